@@ -1,0 +1,173 @@
+"""The verbs of `bert-jax` as typed functions, whose docstrings and signatures make their help.
+
+Positional-only parameters are positional arguments, keyword-only ones are options. What a verb does
+is elsewhere and is imported when the verb runs, so that help comes at once. `train` is in
+`bert_jax.train.command`.
+"""
+
+from pathlib import Path
+
+from bert_jax.data.readers import Format
+from bert_jax.data.tokenizer_train import TrainedKind
+
+
+def tokenizer(
+    file: tuple[str, ...],
+    /,
+    *,
+    out: Path,
+    kind: TrainedKind = "wordpiece",
+    vocab_size: int = 30522,
+    lowercase: bool = False,
+    strip_accents: bool | None = None,
+    format: Format = "auto",
+    field: str = "text",
+) -> None:
+    """Train a vocabulary on text, save it in Hugging Face's form, and measure it.
+
+    Prints the vocabulary's size, the rate of unknown tokens, the tokens a word, and the words that
+    are broken into most pieces.
+
+    Example:
+        bert-jax tokenizer corpus.jsonl --out tokenizer --kind wordpiece --vocab-size 8192
+
+    Args:
+        file: Text, JSON lines (either also gzipped), Parquet, or a TFDS directory; or a pattern.
+        out: Directory to write.
+        kind: BERT's WordPiece, RoBERTa's byte-level BPE, or SentencePiece's unigram model.
+        vocab_size: Tokens, special ones included.
+        lowercase: Lower-case the text.
+        strip_accents: Take accents off letters; None does so if the text is lower-cased.
+        format: Of the files; auto goes by the name.
+        field: Where the text is, in JSON lines, Parquet and TFDS.
+    """
+    from bert_jax.data.tokenizer_report import train_tokenizer_command
+
+    report = train_tokenizer_command(
+        file,
+        out,
+        kind=kind,
+        vocab_size=vocab_size,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+        format=format,
+        field=field,
+    )
+    print(report)
+
+
+def prepare(
+    file: tuple[str, ...],
+    /,
+    *,
+    out: Path,
+    tokenizer: Path,
+    format: Format = "auto",
+    field: str = "text",
+    validation_fraction: float = 0.05,
+    workers: int | None = None,
+) -> None:
+    """Tokenise a corpus once into a store that training reads.
+
+    Exact duplicates are dropped; a part of the documents is held out for evaluation. Interrupted,
+    the same command goes on where it stopped.
+
+    Example:
+        bert-jax prepare corpus.jsonl --out store --tokenizer tokenizer
+
+    Args:
+        file: Text, JSON lines (either also gzipped), Parquet, or a TFDS directory; or a pattern.
+        out: Directory to write: new, empty, or begun by the same command.
+        tokenizer: A directory or file of a tokenizer, such as `bert-jax tokenizer` writes.
+        format: Of the files; auto goes by the name.
+        field: Where the text is, in JSON lines, Parquet and TFDS.
+        validation_fraction: Share of the documents to hold out.
+        workers: Tokenising processes; None: as many as there are processors, fewer for little text.
+    """
+    from bert_jax.data.prepare import prepare
+    from bert_jax.data.store import store_summary
+
+    store = prepare(
+        file,
+        out,
+        tokenizer=tokenizer,
+        format=format,
+        field=field,
+        validation_fraction=validation_fraction,
+        workers=workers,
+    )
+    print(store_summary(store))
+
+
+def evaluate(run: Path, /, *, sentences: Path | None = None, step: int | None = None) -> None:
+    """Score a run on held-out text: masked cross-entropy and accuracy, always with the same masks.
+
+    Example:
+        bert-jax evaluate runs/first --sentences sentences.txt
+
+    Args:
+        run: Directory of the run.
+        sentences: Also give the pseudo-perplexity of these sentences, one a line of this file.
+        step: Checkpoint to use; None: the newest.
+    """
+    from bert_jax.evaluate.command import evaluate_run
+
+    print(evaluate_run(run, sentences=sentences, step=step))
+
+
+def fill_mask(run: Path, text: tuple[str, ...], /, *, top_k: int = 5) -> None:
+    """Let a run predict what stands at the mask, with probabilities.
+
+    Example:
+        bert-jax fill-mask runs/first "The [MASK] of the United States" --top-k 3
+
+    Args:
+        run: Directory of the run.
+        text: Text with one or more mask tokens ([MASK], or <mask> in RoBERTa's vocabularies).
+        top_k: Predictions to show for each mask.
+    """
+    from bert_jax.evaluate.fill_mask import fill_mask_run
+
+    print(fill_mask_run(run, text, top_k=top_k))
+
+
+def report(run: Path, /) -> None:
+    """Write a run's report.html again, from its logs: curves, configuration, final numbers.
+
+    Example:
+        bert-jax report runs/first
+
+    Args:
+        run: Directory of the run.
+    """
+    from bert_jax.train.report import write_report
+
+    print(write_report(run))
+
+
+def recipes(name: str | None = None, /) -> None:
+    """List the published recipes, or show every field of one.
+
+    A recipe's name stands for an experiment file: bert-jax train roberta-base.
+
+    Example:
+        bert-jax recipes roberta-base
+
+    Args:
+        name: The recipe to show.
+    """
+    from bert_jax.config import format_flat
+    from bert_jax.recipes import list_recipes, recipe
+
+    if name is not None:
+        print(format_flat(recipe(name)))
+        return
+    found = {one: recipe(one) for one in list_recipes()}
+    width = max(map(len, found), default=0)
+    for one, experiment in found.items():
+        model = experiment.model
+        print(
+            f"{one:<{width}}  {model.num_layers} layers, width {model.hidden_size}, "
+            f"{experiment.steps:,} steps of {experiment.batch_size:,} rows of "
+            f"{experiment.packing.seq_length} tokens"
+        )

@@ -1,0 +1,1 @@
+"""Text to rows of tokens: tokenizers, sources, the tokenised corpus, packing and the pipeline."""

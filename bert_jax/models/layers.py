@@ -1,0 +1,143 @@
+"""The small modules every encoder is made of: linear maps, norm, tables, activations.
+
+Own ones because flax's take no output layout, and their default epsilon and gelu are not those of
+the encoders here. Parameter names say the role: ``kernel`` and ``embedding`` are decayed by the
+usual recipes, ``bias`` and ``scale`` are not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bert_jax.models.config import Activation, Initializer, TruncatedNormal
+from bert_jax.ops.linear import add_bias, product
+from bert_jax.parallel import specs
+
+
+def initial_values(
+    initializer: Initializer, key: jax.Array, shape: tuple[int, ...], *layout: specs.Axis
+) -> Float[Array, "..."]:
+    """A float32 parameter drawn from ``initializer``, born in its layout.
+
+    The values do not depend on the mesh.
+    """
+    if isinstance(initializer, TruncatedNormal):
+        draws = jax.random.truncated_normal(
+            key, -2.0, 2.0, shape, jnp.float32, out_sharding=specs.spec(*layout)
+        )
+    else:
+        draws = jax.random.normal(key, shape, jnp.float32, out_sharding=specs.spec(*layout))
+    return initializer.std * draws
+
+
+class Dense(nn.Module):
+    """A linear map with bias over the last axis, computed on tokens flattened to two dimensions.
+
+    Flattened because XLA:CPU otherwise fuses the whole residual stream into each weight gradient
+    (the cost grows with depth); elsewhere it is free.
+
+    Attributes:
+        features: Output width.
+        initializer: Distribution of the kernel.
+        split: Which side is split over the ``tensor`` axis: ``out`` (into heads or the
+            feed-forward layer), ``in`` (back to the residual stream), or ``none``.
+    """
+
+    features: int
+    initializer: Initializer
+    split: str = "none"
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "batch length d"]
+    ) -> Float[Array, "batch length features"]:
+        batch, length, width = x.shape
+        out_axis = specs.TENSOR if self.split == "out" else None
+        in_axis = specs.TENSOR if self.split == "in" else None
+        stored = (in_axis or specs.FSDP, out_axis if in_axis is None else specs.FSDP)
+        kernel = self.param(
+            "kernel",
+            lambda key: initial_values(self.initializer, key, (width, self.features), *stored),
+        )
+        bias = self.param("bias", lambda _: specs.zeros((self.features,), jnp.float32, out_axis))
+        flat = specs.reshape(x, (batch * length, width), specs.BATCH, in_axis)
+        y = product("td,df->tf", flat, specs.gathered(kernel), specs.BATCH, out_axis)
+        y = add_bias(y, bias)
+        return specs.reshape(y, (batch, length, self.features), specs.BATCH, None, out_axis)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis; statistics and the affine map in float32.
+
+    The result has the type of the input. ``eps`` is inside the square root (Ba et al. 2016).
+    """
+
+    eps: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        width = x.shape[-1]
+        scale = self.param("scale", lambda _: jnp.ones((width,), out_sharding=specs.spec(None)))
+        bias = self.param("bias", lambda _: specs.zeros((width,), jnp.float32, None))
+        wide = x.astype(jnp.float32)
+        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
+        return (centred * jax.lax.rsqrt(variance + self.eps) * scale + bias).astype(x.dtype)
+
+
+class Table(nn.Module):
+    """A table of embeddings, looked up in float32.
+
+    The cast to the compute type comes after the sum of the embeddings: the other order would
+    accumulate the table's gradient in bfloat16, which saturates at 256 equal contributions.
+
+    Attributes:
+        rows: Rows of the table.
+        width: Columns.
+        initializer: Distribution.
+        split: Axis over which rows are split; the token table's rows go over ``tensor``.
+        zero_row: A row that starts at zero (RoBERTa's padding), or None.
+    """
+
+    rows: int
+    width: int
+    initializer: Initializer
+    split: str | None = None
+    zero_row: int | None = None
+
+    def setup(self) -> None:
+        self.embedding = self.param("embedding", self._init)
+
+    def _init(self, key: jax.Array) -> Float[Array, "rows width"]:
+        shape = (self.rows, self.width)
+        values = initial_values(self.initializer, key, shape, self.split, specs.FSDP)
+        if self.zero_row is None:
+            return values
+        kept = jnp.arange(self.rows)[:, None] != self.zero_row
+        return jnp.where(kept, values, 0)
+
+    def whole(self) -> Float[Array, "rows width"]:
+        """The table, gathered over the ``fsdp`` axis."""
+        return specs.gathered(self.embedding)
+
+    def __call__(
+        self, ids: Int[Array, "batch length"]
+    ) -> Float[Array, "batch length width"]:
+        return specs.lookup(self.whole(), ids, specs.BATCH, None, None)
+
+
+def activate(
+    kind: Activation, x: Float[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    """Gaussian error linear unit (Hendrycks & Gimpel 2016), exact or Google BERT's tanh form.
+
+    The two differ by at most 4.7e-4.
+    """
+    if kind == "gelu":
+        return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+    return jax.nn.gelu(x, approximate=True)

@@ -1,0 +1,1 @@
+"""Numerics: each with its fast form and its reference side by side."""

@@ -1,0 +1,1 @@
+"""The device mesh, and the few named PartitionSpecs of parameters and activations."""

@@ -1,0 +1,115 @@
+"""`bert-jax train`: its options are the fields of the experiment that it names."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_jax.arguments import HELP, Signature, place, print_help, wants_help
+from bert_jax.config import format_flat, load_experiment, override_among
+from bert_jax.experiment import Experiment
+
+RUNS = Path("runs")
+
+
+def train_command(args: Sequence[str], prog: str) -> int:
+    """Runs `train` with the words of a command line, or prints its help.
+
+    Args:
+        args: The words: the experiment first, then a run directory and options in any order.
+        prog: The command they stand behind, for messages.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ValueError: For a mistake in the words, and whatever `train` raises.
+    """
+    signature = Signature.of(train)
+    signature.places["experiment"] = str  # a name, which `find_experiment` understands
+    leading = {*signature.options, *HELP}  # without values, so they may come before the experiment
+    file = next((word for word in args if word not in leading), None)
+    if file is None or file.startswith("-"):
+        if wants_help(args):
+            print_help(train, signature, prog)
+            return 0
+        raise ValueError(
+            f"the experiment comes first; the command is {prog} {signature.usage()} "
+            f"({prog} --help explains it)."
+        )
+    rest = [word for word in args if word not in HELP]
+    rest.remove(file)
+    experiment, given, words = override_among(find_experiment(file), rest, signature.options)
+    if wants_help(args):
+        print_help(train, signature, prog, experiment)
+        return 0
+    _, *placed = place(signature, [file, *words], prog)
+    options = {signature.names[flag]: value for flag, value in given.items()}
+    return train(experiment, *placed, **options)
+
+
+def find_experiment(name: str) -> Experiment:
+    """The experiment of a Python file, or the published recipe of that name.
+
+    Raises:
+        ValueError: There is neither, or the file is bad.
+        FileNotFoundError: The name is that of a Python file which is not there.
+    """
+    if name.endswith(".py") or Path(name).exists():
+        return load_experiment(name)
+    from bert_jax.recipes import recipe
+
+    try:
+        return recipe(name)
+    except ValueError as error:
+        raise ValueError(f"there is no file {name}, and {error}") from error
+
+
+def train(
+    experiment: Experiment,
+    run_dir: Path | None = None,
+    /,
+    *,
+    print: bool = False,
+    show_examples: bool = False,
+) -> int:
+    """Pretrain an encoder, or go on with a run that was interrupted.
+
+    Every field of the experiment is an option (bert-jax train EXPERIMENT --help lists them with
+    their values). SIGTERM and Ctrl-C save the state; the same command then goes on from there, bit
+    for bit.
+
+    Example:
+        bert-jax train experiments/quickstart.py runs/first --optimizer.learning-rate 3e-4
+
+    Args:
+        experiment: A Python file that defines `experiment`, or the name of a recipe.
+        run_dir: Directory of the run; by default runs/ and the experiment's name.
+        print: Show every field as it would be, and train nothing.
+        show_examples: If training fails on some examples, write down their text too, not only
+            their indices.
+
+    Returns:
+        Exit code: 0; 1 if training could not go on; 128 + the number of the signal that ended it.
+    """
+    if print:
+        sys.stdout.write(format_flat(experiment) + "\n")
+        return 0
+    from bert_jax.train.loop import TrainingStopped
+    from bert_jax.train.loop import train as train_experiment
+
+    try:
+        result = train_experiment(
+            experiment,
+            run_dir or RUNS / experiment.name,
+            examples="show" if show_examples else "record",
+        )
+    except TrainingStopped as error:
+        sys.stderr.write(f"bert-jax: {error}\n")
+        return 1
+    sys.stdout.write(f"run directory {result.run_dir}, report {result.report}\n")
+    if result.interrupted is None:
+        return 0
+    return 128 + signal.Signals[result.interrupted]

@@ -1,0 +1,384 @@
+"""The training loop, top to bottom: mesh, data, model, state, steps, and what happens at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from bert_jax.config import diff, digest, flatten, load_config, save_config
+from bert_jax.data.pipeline import prefetch
+from bert_jax.train.held_out import Scores, held_out, make_scorer
+from bert_jax.experiment import Experiment
+from bert_jax.models.heads import MaskedLM
+from bert_jax.objectives.base import means
+from bert_jax.parallel import specs
+from bert_jax.parallel.mesh import make_mesh, put_batch
+from bert_jax.train.checkpoint import Checkpointer
+from bert_jax.train.inputs import (
+    RunInputs,
+    batches,
+    eval_masking,
+    open_inputs,
+    run_objective,
+    save_tokenizer,
+    validation_batches,
+)
+from bert_jax.train.log import RunLog
+from bert_jax.train.metrics import model_flops_per_step, peak_flops
+from bert_jax.train.optimizer import decay_table
+from bert_jax.train.report import write_report
+from bert_jax.train.state import TrainState, abstract_state, init_params, init_state
+from bert_jax.train.step import StepConfig, make_train_step
+
+NON_FINITE_FILE = "non_finite.json"
+
+
+class TrainingStopped(RuntimeError):
+    """The run cannot go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a call of `train` ended.
+
+    Attributes:
+        run_dir: The run directory.
+        step: Steps done, over all calls.
+        scores: Last held-out scores; None without a validation split.
+        interrupted: Name of the signal that ended the call early (the state is saved); else None.
+        report: The run's ``report.html``.
+    """
+
+    run_dir: Path
+    step: int
+    scores: Scores | None
+    interrupted: str | None
+    report: Path
+
+
+def train(
+    experiment: Experiment,
+    run_dir: str | Path,
+    *,
+    examples: Literal["record", "show"] = "record",
+) -> TrainResult:
+    """Trains, or resumes, the run in ``run_dir``.
+
+    A run that was interrupted goes on where its newest sound checkpoint stands, bit for bit as if
+    it had not stopped. SIGTERM and SIGINT save the state before the call returns.
+
+    Args:
+        experiment: What to run.
+        run_dir: Directory of the run; made if missing.
+        examples: What is written down of the examples of steps that were not finite: their
+            indices (``record``), or their text too (``show``).
+
+    Raises:
+        ValueError: For an experiment that contradicts its data, its mesh, or an earlier run in the
+            same directory.
+        TrainingStopped: After too many steps in a row whose gradients were not finite.
+    """
+    run_dir = Path(run_dir)
+
+    # 1. Mesh and data.
+    mesh = make_mesh(experiment.mesh)
+    with jax.set_mesh(mesh):
+        _check_divisible(experiment, specs.batch_shards())
+        inputs = open_inputs(experiment)
+        _claim(run_dir, experiment)
+        save_tokenizer(inputs, run_dir)
+
+        # 2. Model, objective, step.
+        model = MaskedLM(experiment.model)
+        objective = run_objective(experiment, inputs, experiment.masking)
+        config = StepConfig(
+            experiment.optimizer,
+            experiment.schedule,
+            experiment.steps,
+            experiment.seed,
+            experiment.gradient_dtype,
+        )
+        step_fn = jax.jit(make_train_step(objective, model.apply, config), donate_argnums=0)
+        scorer = make_scorer(model, run_objective(experiment, inputs, eval_masking(experiment)))
+
+        # 3. State: the newest sound checkpoint, or a fresh one.
+        def fresh() -> TrainState:
+            params = init_params(model, experiment.seed)
+            return init_state(params, objective, experiment.optimizer)
+
+        with contextlib.ExitStack() as stack:
+            saved = stack.enter_context(
+                Checkpointer(
+                    run_dir / "checkpoints",
+                    keep_last=experiment.checkpoints.keep_last,
+                    keep_every=experiment.checkpoints.keep_every,
+                )
+            )
+            restored = saved.restore_latest(abstract_state(fresh, mesh))
+            state = jax.jit(fresh)() if restored is None else restored.state
+            first = 0 if restored is None else restored.step
+            log = stack.enter_context(_open_log(run_dir, experiment, inputs, first))
+            if restored is None:
+                log.note(_opening(experiment, inputs, state))
+            else:
+                log.note(f"resumed at step {first:,} of {experiment.steps:,}; data position ok")
+
+            # 4. Steps.
+            run = _Run(experiment, run_dir, mesh, inputs, saved, log, scorer, examples)
+            return run.steps(step_fn, state, first)
+
+
+@dataclass
+class _Run:
+    """The parts of a run that its steps use."""
+
+    experiment: Experiment
+    run_dir: Path
+    mesh: jax.sharding.Mesh
+    inputs: RunInputs
+    saved: Checkpointer
+    log: RunLog
+    scorer: Any
+    examples: Literal["record", "show"]
+    scores: Scores | None = None
+    non_finite: list[int] = dataclasses.field(default_factory=list)
+
+    def steps(self, step_fn, state: TrainState, first: int) -> TrainResult:
+        """Runs the steps from ``first``; the host reads the metrics of a step one step late."""
+        e = self.experiment
+        make, put = batches(self.inputs, e), self._put
+        pending: tuple[int, Mapping[str, Any]] | None = None
+        window = _Window()
+        done, evaluated = first, -1
+        with _signals() as caught, prefetch(make.batch, first, e.steps, put) as feed:
+            for step, batch in feed:
+                state, metrics = step_fn(state, batch)
+                if pending is not None:
+                    self._read(window, *pending)
+                pending, done = (step, metrics), step + 1
+                window.data_wait += feed.data_wait
+                if done % e.logging.every == 0 or done == e.steps:
+                    self._read(window, *pending)
+                    pending = None
+                    window = self._write(window, done)
+                if e.evaluation.every and done % e.evaluation.every == 0:
+                    self._evaluate(state, done)
+                    evaluated = done
+                if done % e.checkpoints.every == 0 or done == e.steps or caught:
+                    if pending is not None:  # never save a state that nobody has looked at
+                        self._read(window, *pending)
+                        pending = None
+                    self._save(state, done)
+                if caught:
+                    break
+        interrupted = caught[0] if caught and done < e.steps else None
+        if interrupted is None and evaluated != done:
+            self._evaluate(state, done)
+        self.saved.wait()
+        if interrupted:
+            self.log.note(f"{interrupted}: saved step {done:,}; the same command goes on from here")
+        return TrainResult(
+            self.run_dir, done, self.scores, interrupted, write_report(self.run_dir)
+        )
+
+    def _put(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        return put_batch(batch, self.mesh, self.experiment.microbatches)
+
+    def _read(self, window: _Window, step: int, metrics: Mapping[str, Any]) -> None:
+        """Takes a finished step's metrics; stops the run after too many that were not finite."""
+        values = jax.device_get(metrics)
+        window.add(values)
+        if values["finite"]:
+            self.non_finite.clear()
+            return
+        self.non_finite.append(step)
+        in_a_row, most = len(self.non_finite), self.experiment.max_skipped_steps
+        self.log.note(
+            f"step {step:,} skipped: its gradients are not finite ({in_a_row} in a row; the run "
+            f"stops at {most})"
+        )
+        if in_a_row >= most:
+            self._stop()
+
+    def _stop(self) -> None:
+        e = self.experiment
+        record: dict[str, Any] = {
+            "steps": self.non_finite,
+            "example_indices": [
+                [step * e.batch_size, (step + 1) * e.batch_size - 1] for step in self.non_finite
+            ],
+        }
+        if self.examples == "show" and self.inputs.tokenizer is not None:
+            ids = batches(self.inputs, e).batch(self.non_finite[-1])["input_ids"]
+            record["text_of_last"] = [self.inputs.tokenizer.decode(row.tolist()) for row in ids]
+        path = self.run_dir / NON_FINITE_FILE
+        path.write_text(json.dumps(record, indent=1))
+        raise TrainingStopped(
+            f"{len(self.non_finite)} steps in a row up to step {self.non_finite[-1]:,} had "
+            f"gradients that are not finite; their example indices are in {path}. Lower "
+            f"--optimizer.learning-rate {e.optimizer.learning_rate:g} or change --seed, and start "
+            f"from an earlier checkpoint."
+        )
+
+    def _write(self, window: _Window, done: int) -> _Window:
+        e = self.experiment
+        values = window.means()
+        values["learning_rate"] = values.pop("learning_rate_factor") * e.optimizer.learning_rate
+        self.log.log(done, values)
+        return _Window()
+
+    def _evaluate(self, state: TrainState, done: int) -> None:
+        if self.inputs.validation is None:
+            return
+        e = self.experiment
+        held = validation_batches(self.inputs, e, specs.batch_shards())
+        with self.log.untimed():
+            self.scores = held_out(
+                self.scorer, state.params, held, max_rows=e.evaluation.max_rows
+            )
+        self.log.evaluation(
+            done,
+            {
+                "loss": self.scores.cross_entropy,
+                "standard_error": self.scores.standard_error,
+                "accuracy": self.scores.accuracy,
+                "targets": self.scores.targets,
+            },
+        )
+
+    def _save(self, state: TrainState, done: int) -> None:
+        e = self.experiment
+        self.saved.save(
+            state,
+            {
+                "step": done,
+                "examples_seen": done * e.batch_size,
+                "experiment": digest(e),
+                "seed": e.seed,
+                **self.inputs.digests,
+            },
+        )
+
+
+class _Window:
+    """Sums of the steps since the last line of the log."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[float, float]] = {}
+        self.last: Mapping[str, Any] = {}
+        self.skipped = 0
+        self.data_wait = 0.0
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Adds one step; a skipped one counts as skipped only."""
+        self.last = metrics
+        if not metrics["finite"]:
+            self.skipped += 1
+            return
+        for name, (total, weight) in metrics["sums"].items():
+            old = self.sums.get(name, (0.0, 0.0))
+            self.sums[name] = (old[0] + float(total), old[1] + float(weight))
+
+    def means(self) -> dict[str, float]:
+        """Means over the window, and the last step's gradient norm and learning-rate factor."""
+        return {
+            **means(self.sums),
+            "gradient_norm": float(self.last["gradient_norm"]),
+            "learning_rate_factor": float(self.last["learning_rate_factor"]),
+            "skipped_steps": float(self.skipped),
+            "data_wait": self.data_wait,
+        }
+
+
+def _check_divisible(experiment: Experiment, shards: int) -> None:
+    rows = experiment.batch_size // experiment.microbatches
+    if rows % shards:
+        raise ValueError(
+            f"batch_size {experiment.batch_size} / microbatches {experiment.microbatches} is "
+            f"{rows} rows, which the {shards} batch shards of the mesh do not divide; choose a "
+            f"batch_size that is a multiple of {shards * experiment.microbatches}."
+        )
+    model = experiment.model
+    for name, size, axis, ways in (
+        ("model.hidden_size", model.hidden_size, "fsdp", experiment.mesh.fsdp),
+        ("model.num_heads", model.num_heads, "tensor", experiment.mesh.tensor),
+        ("model.intermediate_size", model.intermediate_size, "tensor", experiment.mesh.tensor),
+    ):
+        if size % ways:
+            raise ValueError(f"{name} {size} is not divisible by mesh.{axis} {ways}.")
+
+
+def _claim(run_dir: Path, experiment: Experiment) -> None:
+    """Makes the run directory this experiment's, or refuses one that is another's."""
+    if (run_dir / "config.json").exists():
+        earlier = load_config(run_dir)
+        if digest(earlier) != digest(experiment):
+            changes = "; ".join(
+                f"{name} was {old!r}, is {new!r}" for name, old, new in diff(earlier, experiment)
+            )
+            raise ValueError(
+                f"{run_dir} holds a run of another experiment ({changes}); give another run "
+                f"directory, or the experiment as it was."
+            )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    save_config(experiment, run_dir)
+
+
+def _open_log(run_dir: Path, experiment: Experiment, inputs: RunInputs, first: int) -> RunLog:
+    e = experiment
+    length = e.packing.seq_length
+    tokens = e.batch_size * length * inputs.train.efficiency  # real ones: padding does not count
+    flops = model_flops_per_step(
+        e.model, rows=e.batch_size, length=length, slots=e.masking.slots(length)
+    )
+    devices = jax.devices()
+    one = peak_flops(devices[0])
+    return RunLog(
+        run_dir,
+        logging=e.logging,
+        total_steps=e.steps,
+        tokens_per_step=tokens,
+        flops_per_token=flops / tokens,
+        peak_flops=None if one is None else one * len(devices),
+        steps_done=first,
+        process_index=jax.process_index(),
+        name=e.name,
+        config=flatten(e),
+    )
+
+
+def _opening(experiment: Experiment, inputs: RunInputs, state: TrainState) -> str:
+    """What is said before the first step of a fresh run."""
+    table = decay_table(experiment.optimizer, state.params)
+    return f"{inputs.train.summary()}\n{table}"
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[str]]:
+    """Collects SIGTERM and SIGINT instead of dying of them; a second one acts as usual."""
+    caught: list[str] = []
+    previous = {}
+
+    def note(number: int, _frame: Any) -> None:
+        caught.append(signal.Signals(number).name)
+        signal.signal(number, previous[number])
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            previous[number] = signal.signal(number, note)
+    except ValueError:  # not the main thread: signals are the caller's business
+        previous.clear()
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

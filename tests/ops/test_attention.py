@@ -1,0 +1,166 @@
+"""attention: against a slow reference, with rows that see nothing, in bfloat16, with dropout."""
+
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.ops.attention import attention, segment_mask
+from bert_jax.ops.dropout import DropoutSeed, random_bits
+
+BATCH, HEADS, LENGTH, WIDTH = 3, 2, 7, 4
+
+
+def qkv(scale: float = 1.0) -> list[jax.Array]:
+    rng = np.random.default_rng(0)
+    shape = (BATCH, HEADS, LENGTH, WIDTH)
+    return [jnp.asarray(rng.normal(0, scale, shape), jnp.float32) for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def mask() -> jax.Array:
+    """Half of all cells; row 1 of example 0 and all of example 2 see nothing."""
+    cells = np.random.default_rng(1).random((BATCH, 1, LENGTH, LENGTH)) < 0.5
+    cells[..., 0] = True
+    cells[0, :, 1] = False
+    cells[2] = False
+    return jnp.asarray(cells)
+
+
+def reference(query, key, value, mask, keep=None):
+    """One query at a time, over the keys it may see, in float64."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    out = np.zeros_like(query)
+    for b, h, q in np.ndindex(query.shape[:3]):
+        seen = np.flatnonzero(mask[b, 0, q])
+        if len(seen):
+            scores = key[b, h, seen] @ query[b, h, q] / np.sqrt(query.shape[-1])
+            shares = np.exp(scores - scores.max())
+            shares /= shares.sum()
+            if keep is not None:
+                shares = shares * keep[b, h, q, seen]
+            out[b, h, q] = shares @ value[b, h, seen]
+    return out
+
+
+attend = jax.jit(attention, static_argnames=("dropout_rate", "site"))
+
+
+@jax.jit
+def gradients(query, key, value, mask):
+    def loss(query, key, value):
+        out = attention(query, key, value, mask).astype(jnp.float32)
+        return jnp.sum(out * jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape))
+
+    return jax.grad(loss, argnums=(0, 1, 2))(query, key, value)
+
+
+def test_equals_the_reference(mask):
+    arrays = qkv()
+    np.testing.assert_allclose(attend(*arrays, mask), reference(*arrays, mask), atol=2e-6)
+
+
+def test_gradients_equal_finite_differences(mask):
+    """Central differences of the float64 reference along random directions."""
+    arrays = [np.asarray(x, np.float64) for x in qkv()]
+    got = gradients(*(jnp.asarray(x, jnp.float32) for x in arrays), mask)
+    weights = np.cos(np.arange(arrays[0].size)).reshape(arrays[0].shape)
+    rng = np.random.default_rng(2)
+    for place in range(3):
+        direction = rng.normal(0, 1, arrays[0].shape)
+        moved = []
+        for step in (1e-5, -1e-5):
+            shifted = list(arrays)
+            shifted[place] = arrays[place] + step * direction
+            moved.append((reference(*shifted, mask) * weights).sum())
+        slope = (moved[0] - moved[1]) / 2e-5
+        np.testing.assert_allclose((np.asarray(got[place]) * direction).sum(), slope, rtol=2e-5)
+
+
+def test_a_row_that_sees_nothing_is_zero_and_passes_no_gradient(mask):
+    arrays = qkv()
+    out = attend(*arrays, mask)
+    np.testing.assert_array_equal(out[0, :, 1], 0)
+    np.testing.assert_array_equal(out[2], 0)
+    d_query, d_key, d_value = gradients(*arrays, mask)
+    for gradient in (d_query, d_key, d_value):
+        assert np.isfinite(gradient).all()
+        np.testing.assert_array_equal(gradient[2], 0)
+    np.testing.assert_array_equal(d_query[0, :, 1], 0)
+    unseen = ~np.asarray(mask).any(axis=2)[:, 0]  # keys that no query sees
+    np.testing.assert_array_equal(np.asarray(d_key)[unseen[:, None].repeat(HEADS, 1)], 0)
+
+
+def test_hidden_keys_change_nothing(mask):
+    """Not even infinities of the smallest size that a product can make of them."""
+    query, key, value = qkv()
+    hidden = jnp.zeros((BATCH, 1, LENGTH, LENGTH), bool).at[:, :, :, 3:].set(True)
+    junk = jnp.zeros((LENGTH, WIDTH)).at[3:].set(1e4)
+    before = attend(query, key, value, ~hidden)
+    after = attend(query, key + junk, value + junk, ~hidden)
+    np.testing.assert_allclose(before, after, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_great_scores_stay_finite(mask, dtype):
+    arrays = [x.astype(dtype) for x in qkv(scale=100.0)]
+    out = attend(*arrays, mask)
+    assert out.dtype == dtype
+    assert np.isfinite(out).all()
+    assert all(np.isfinite(g).all() for g in gradients(*arrays, mask))
+
+
+def test_bfloat16_is_float32_but_for_rounding(mask):
+    """Forward and backward, which must also run at all in bfloat16 on a CPU."""
+    arrays = [x.astype(jnp.bfloat16) for x in qkv()]
+    wide = [x.astype(jnp.float32) for x in arrays]
+    got = [attend(*arrays, mask), *gradients(*arrays, mask)]
+    right = [attend(*wide, mask), *gradients(*wide, mask)]
+    for narrow, exact in zip(got, right, strict=True):
+        assert narrow.dtype == jnp.bfloat16
+        difference = np.linalg.norm(np.asarray(narrow, np.float32) - exact)
+        assert difference < 4 * 2**-8 * np.linalg.norm(exact)  # four roundings on the way
+
+
+def test_dropout_acts_on_the_probabilities(mask):
+    query, key, value = qkv()
+    seed = DropoutSeed.from_key(jax.random.key(0, impl="threefry2x32"), jnp.arange(BATCH))
+    bits = random_bits(seed, 2, jnp.zeros((BATCH, HEADS, LENGTH, LENGTH)))
+    keep = (np.asarray(bits) >= round(0.3 * 2**32)) / 0.7
+    out = attend(query, key, value, mask, dropout_rate=0.3, seed=seed, site=2)
+    np.testing.assert_allclose(out, reference(query, key, value, mask, keep), atol=5e-6)
+    assert np.abs(out - attend(query, key, value, mask)).max() > 0.1
+
+
+def test_order_of_keys_does_not_matter():
+    query, key, value = qkv()
+    everything = jnp.ones((BATCH, 1, LENGTH, LENGTH), bool)
+    order = jnp.asarray([3, 0, 6, 1, 2, 5, 4])
+    moved = attend(query, key[:, :, order], value[:, :, order], everything)
+    np.testing.assert_allclose(moved, attend(query, key, value, everything), atol=1e-6)
+
+
+def test_segment_mask():
+    """Segments 1 1 2, a segment that comes back, and padding."""
+    seen = segment_mask(jnp.asarray([[1, 1, 2, 1, 0]]))
+    assert seen.dtype == jnp.bool_
+    expected = [
+        [1, 1, 0, 1, 0],
+        [1, 1, 0, 1, 0],
+        [0, 0, 1, 0, 0],
+        [1, 1, 0, 1, 0],
+        [0, 0, 0, 0, 0],
+    ]
+    np.testing.assert_array_equal(seen, np.asarray(expected, bool)[None, None])
+
+
+def test_padding_and_segments_compose_without_infinities():
+    """All masks on one cell (padding, another segment): additive masks would give -inf (P40)."""
+    arrays = [x.astype(jnp.bfloat16) for x in qkv()]
+    segments = jnp.asarray([[1, 1, 2, 2, 0, 0, 0], [0] * 7, [1, 2, 3, 4, 5, 6, 7]])
+    out = attend(*arrays, segment_mask(segments))
+    assert np.isfinite(out).all()
+    np.testing.assert_array_equal(out[1], 0)
+    np.testing.assert_array_equal(out[0, :, 4:], 0)
+    np.testing.assert_array_equal(out[2], arrays[2][2])  # each token sees itself only
