@@ -120,10 +120,7 @@ def parse(flag: str, annotation: Any, words: Sequence[str]) -> Any:
         return None
     specification = _specification(annotation)
     try:
-        if specification.choices and not set(words) <= set(specification.choices):
-            raise ValueError("not one of the choices")
-        value = specification.instance_from_str(list(words))
-        return check(flag, annotation, value)
+        return check(flag, annotation, specification.instance_from_str(list(words)))
     except (ValueError, AssertionError) as error:
         given = " ".join(words)
         raise ValueError(f"{flag} is {given!r}; expected {describe(annotation)}.") from error

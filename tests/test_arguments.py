@@ -17,6 +17,7 @@ OPTIONS: dict[str, Any] = {
     "--kind": Literal["a", "b"],
     "--out": Path,
     "--quick": bool,
+    "--maybe": bool | None,
 }
 
 
@@ -36,6 +37,7 @@ OPTIONS: dict[str, Any] = {
         ("--range=none a", {"--range": None}, ["a"]),
         ("--sizes 1 2 3 --kind b", {"--sizes": (1, 2, 3), "--kind": "b"}, []),
         ("--quick a", {"--quick": True}, ["a"]),
+        ("--maybe True", {"--maybe": True}, []),
         ("--quick --no-quick", {"--quick": False}, []),
         ("--count 1 -- --count 2", {"--count": 1}, ["--count", "2"]),
         ("- a", {}, ["-", "a"]),
@@ -58,6 +60,7 @@ def test_scan(words: str, values: dict[str, Any], rest: list[str]) -> None:
         ("--kind c", "--kind is 'c'; expected one of a, b."),
         ("--range 1", "--range is '1'; expected 2 values (an integer, an integer) or None."),
         ("--sizes 1 x", "--sizes is '1 x'; expected values, each an integer."),
+        ("--maybe yes", "--maybe is 'yes'; expected True or False or None."),
         ("--quick=1", "--quick takes no value; '1' was given."),
     ],
 )

@@ -239,8 +239,14 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         "sys.exit(main(['--help']))\n"
     )
     pipe = subprocess.PIPE
+    environment = {n: v for n, v in os.environ.items() if n != "PYTHONUNBUFFERED"}
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        [sys.executable, "-c", program],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdout.close()

@@ -450,6 +450,19 @@ def test_digest_depends_on_every_field_that_determines_the_weights_and_on_no_oth
     assert digest(PLAIN) == digest(unflatten(flatten(PLAIN)))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--mesh.data 2 --mesh.fsdp 4 --microbatches 8",
+        "--model.execution.loop scan --model.execution.remat full",
+        "--checkpoints.every 7 --logging.every 1 --name other --max-skipped-steps 1",
+        "--evaluation.every 7 --eval-masking masking --eval-masking.rate .3",
+    ],
+)
+def test_a_run_that_moves_or_is_watched_otherwise_is_the_same_run(words: str) -> None:
+    assert digest(override(PLAIN, words.split())) == digest(PLAIN)
+
+
 def test_the_fields_left_out_of_the_digest_exist() -> None:
     names = flatten(OTHER)
     for one in NO_NUMBERS:

@@ -31,6 +31,11 @@ class StoneFloor:
 
 
 @dataclass(frozen=True)
+class GlassFloor:
+    tile: Grain | Sand | None = None
+
+
+@dataclass(frozen=True)
 class WoodFloor:
     plank: str
     depth: int = 3
@@ -38,7 +43,7 @@ class WoodFloor:
 
 @dataclass(frozen=True)
 class House:
-    floor: StoneFloor | WoodFloor
+    floor: StoneFloor | WoodFloor | GlassFloor
     door: Grain = field(default_factory=lambda: Grain(9))
     shade: Literal["light", "dark"] | None = None
     open: bool = False
@@ -65,7 +70,7 @@ def test_unions_inside_unions() -> None:
     assert list(flatten(NESTED)) == list(FLAT)
     assert unflatten(House, FLAT) == NESTED
     assert nested.unions(House, FLAT) == {
-        "floor": {"stone": StoneFloor, "wood": WoodFloor},
+        "floor": {"stone": StoneFloor, "wood": WoodFloor, "glass": GlassFloor},
         "floor.tile": {"grain": Grain, "sand": Sand},
     }
 
@@ -91,6 +96,8 @@ def test_switch_keeps_what_fits_and_leaves_out_what_has_no_default() -> None:
         "floor.tile": "grain",
         "floor.tile.hue": "grey",
     }
+    glass = switch(House, FLAT, "floor", "glass")  # the kind of an inner field is no value to keep
+    assert unflatten(House, glass).floor == GlassFloor(None)
     none = switch(House, FLAT, "floor.tile", None)
     assert unflatten(House, none).floor == StoneFloor(None, 2.5, (1, 2))
 

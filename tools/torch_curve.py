@@ -1,4 +1,4 @@
-"""Regenerates tests/data/curves/bert_torch.npz: 500 steps of a 4-layer BERT in transformers + torch.
+"""Makes tests/data/curves/bert_torch.npz: 500 steps of a 4-layer BERT in transformers + torch.
 
     pip install -e .[reference] && python tools/torch_curve.py
 
@@ -17,10 +17,10 @@ import torch
 import transformers
 from torch_reference import bert_for_masked_lm
 
+from bert_jax.data.packing import Packing
 from bert_jax.experiment import Experiment
 from bert_jax.models.config import Dropout, EncoderConfig, LearnedPositions
 from bert_jax.models.heads import MaskedLM
-from bert_jax.data.packing import Packing
 from bert_jax.train.inputs import batches, open_inputs, run_objective
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Linear
@@ -85,7 +85,9 @@ def main() -> None:
         OUT,
         losses=np.asarray(losses, np.float32),
         gradient_norms=np.asarray(norms, np.float32),
-        versions=np.asarray([f"torch {torch.__version__}", f"transformers {transformers.__version__}"]),
+        versions=np.asarray(
+            [f"torch {torch.__version__}", f"transformers {transformers.__version__}"]
+        ),
     )
     print(f"{OUT}: loss {losses[0]:.4f} -> {np.mean(losses[-20:]):.4f}")
 

@@ -42,9 +42,7 @@ def bert_for_masked_lm(config: EncoderConfig, params: Mapping[str, Any]) -> Bert
     return model.train()
 
 
-def hugging_face_arrays(
-    config: EncoderConfig, params: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
+def hugging_face_arrays(config: EncoderConfig, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Our parameters under their Hugging Face keys, in that orientation, vocabulary trimmed."""
     flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
     out = {}

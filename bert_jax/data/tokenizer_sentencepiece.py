@@ -17,7 +17,6 @@ back to bytes.
 from __future__ import annotations
 
 import importlib
-import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from bert_jax.data.tokenizer_parts import FAMILY_TOKENS
@@ -86,12 +85,8 @@ def convert(
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unknown, byte_fallback))
     backend.normalizer = _normalizer(spec, lowercase=lowercase, strip_accents=strip_accents)
     # No piece reaches over a space (the usual case): words can be split, and cached, beforehand.
-    steps = _space_steps(spec, not any(_SPACE in piece[1:] for piece, _ in pieces))
-    defined = [piece.piece for piece in proto.pieces if piece.type == _USER_DEFINED]
-    if defined:
-        alternatives = "|".join(re.escape(piece) for piece in sorted(defined, key=len)[::-1])
-        steps.append(pre_tokenizers.Split(tokenizers.Regex(alternatives), "isolated"))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    splits = not any(_SPACE in piece[1:] for piece, _ in pieces)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(_space_steps(spec, splits))
     backend.decoder = decoders.Sequence(
         [
             decoders.Replace(_SPACE, " "),
@@ -112,7 +107,13 @@ def convert(
 
 def _pieces(proto: Any, layout: Layout) -> tuple[list[tuple[str, float]], int]:
     """The pieces with their scores in the order of their ids, and the id of the unknown one."""
-    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    pieces = [
+        # A user's own symbols are preferred to all others (src/unigram_model.cc).
+        (piece.piece, 0.1 * (len(piece.piece.encode()) - 1))
+        if piece.type == _USER_DEFINED
+        else (piece.piece, piece.score)
+        for piece in proto.pieces
+    ]
     unknown = next(i for i, piece in enumerate(proto.pieces) if piece.type == _UNKNOWN)
     if layout == "fairseq":  # the model's own first three are <unk>, <s>, </s>
         first = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]

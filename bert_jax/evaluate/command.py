@@ -29,8 +29,6 @@ def evaluate_run(run_dir: Path, *, sentences: Path | None = None, step: int | No
         )
         lines += [
             f"  {score:10.3f} nats  {count:4} tokens  {text}"
-            for score, count, text in zip(
-                scored.log_likelihoods, scored.tokens, texts, strict=True
-            )
+            for score, count, text in zip(scored.log_likelihoods, scored.tokens, texts, strict=True)
         ]
     return "\n".join(lines)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.evaluate.run import LanguageModel, load_run
 from bert_jax.evaluate.rows import encode_text, pad_rows, tokenizer_of
+from bert_jax.evaluate.run import LanguageModel, load_run
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,7 @@ class Prediction:
     text: str
 
 
-def fill_mask(
-    text: str, source: LanguageModel, *, top_k: int = 5
-) -> list[list[Prediction]]:
+def fill_mask(text: str, source: LanguageModel, *, top_k: int = 5) -> list[list[Prediction]]:
     """The ``top_k`` most probable tokens at every mask of ``text``.
 
     Several masks are predicted at the same time, each without knowing the others.
@@ -57,7 +56,7 @@ def fill_mask(
             f"to be guessed."
         )
     rows, segments = pad_rows([ids], tokenizer.special.pad, config)
-    output = source.model.apply(
+    output: Any = source.model.apply(
         {"params": source.params}, rows, segment_ids=segments, positions=places[None]
     )
     probabilities = jax.nn.softmax(output["logits"][0].astype(jnp.float32), axis=-1)
@@ -73,12 +72,12 @@ def fill_mask(
     ]
 
 
-def fill_mask_run(
-    run_dir: str | os.PathLike[str], texts: Sequence[str], *, top_k: int = 5
-) -> str:
+def fill_mask_run(run_dir: str | os.PathLike[str], texts: Sequence[str], *, top_k: int = 5) -> str:
     """`fill_mask` of a run directory, as text to print."""
     run = load_run(run_dir)
-    return "\n\n".join(format_predictions(text, fill_mask(text, run, top_k=top_k)) for text in texts)
+    return "\n\n".join(
+        format_predictions(text, fill_mask(text, run, top_k=top_k)) for text in texts
+    )
 
 
 def format_predictions(text: str, predictions: Sequence[Sequence[Prediction]]) -> str:

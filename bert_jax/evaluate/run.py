@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -31,6 +31,7 @@ from bert_jax.train.state import abstract_params
 _BLOCK = 1 << 22  # tokens read at a time
 
 
+@runtime_checkable
 class LanguageModel(Protocol):
     """What fill-mask and pseudo-perplexity need: a `Run`, or what `import_hf` has loaded."""
 
@@ -85,10 +86,7 @@ def load_run(run_dir: str | os.PathLike[str], *, step: int | None = None) -> Run
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpointer(run_dir / "checkpoints") as saved:
         like = {"params": abstract_params(model, mesh)}
-        if step is None:
-            restored = saved.restore_latest(like)
-        else:
-            restored = saved.restore(step, like)
+        restored = saved.restore_latest(like) if step is None else saved.restore(step, like)
     if restored is None:
         raise ValueError(f"{run_dir} holds no checkpoint yet; train it first.")
     # The layout of a mesh of one device is dropped, so that the parameters work without a mesh.

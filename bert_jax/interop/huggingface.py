@@ -18,17 +18,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import load_file
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop import bert, roberta
 from bert_jax.interop.keys import Entry
-from bert_jax.models.config import Dropout, EncoderConfig, Norm, Normal
+from bert_jax.models.config import Activation, Dropout, EncoderConfig, Norm, Normal
 from bert_jax.models.heads import MaskedLM
+from bert_jax.models.paths import by_path, from_paths
 
 _FAMILIES: dict[str, ModuleType] = {"bert": bert, "roberta": roberta, "xlm-roberta": roberta}
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 
 
@@ -231,12 +235,12 @@ def _convert(
     if missing:
         raise ValueError(f"{where} lacks {len(missing)} parameters: {', '.join(missing)}.")
     _check_shapes(flat, config, where)
-    return unflatten_dict({path: jnp.asarray(x) for path, x in flat.items()}, sep="/"), used
+    return from_paths({path: jnp.asarray(x) for path, x in flat.items()}), used
 
 
 def _check_shapes(flat: Mapping[str, np.ndarray], config: EncoderConfig, where: Path) -> None:
     shapes = jax.eval_shape(MaskedLM(config).init, jax.random.key(0))["params"]
-    for path, leaf in flatten_dict(shapes, sep="/").items():
+    for path, leaf in by_path(shapes).items():
         if flat[path].shape != leaf.shape:
             raise ValueError(
                 f"{where}: {path} has shape {flat[path].shape}; config.json asks for {leaf.shape}."

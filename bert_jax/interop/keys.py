@@ -77,9 +77,7 @@ def transformer(prefix: str, *, type_table: bool) -> list[Entry]:
     """
     tables = f"{prefix}embeddings."
     entries = [
-        Entry(
-            "encoder/embeddings/word/embedding", f"{tables}word_embeddings.weight", "vocabulary"
-        ),
+        Entry("encoder/embeddings/word/embedding", f"{tables}word_embeddings.weight", "vocabulary"),
         Entry("encoder/embeddings/position/embedding", f"{tables}position_embeddings.weight"),
         *norm("encoder/embeddings/norm", f"{tables}LayerNorm"),
     ]

@@ -106,8 +106,9 @@ class Execution:
 
     Attributes:
         loop: ``scan`` compiles one layer, ``unroll`` all; ``auto`` unrolls on CPU, scans elsewhere.
-        remat: What the backward pass recomputes: ``none``; ``dots`` keeps matrix products;
-            ``full`` keeps only each layer's input; ``auto`` is ``none`` on CPU, ``dots`` elsewhere.
+        remat: What the backward pass recomputes: ``none``; ``dots`` keeps the outputs of linear
+            maps and recomputes attention and the rest; ``full`` keeps only each layer's input;
+            ``auto`` is ``none`` on CPU, ``dots`` elsewhere.
     """
 
     loop: Literal["auto", "scan", "unroll"] = "auto"

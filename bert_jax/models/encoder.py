@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models.config import EncoderConfig, LearnedPositions, RotaryPositions
-from bert_jax.models.layers import Dense, LayerNorm, Table, activate
+from bert_jax.models.layers import DENSE_OUTPUT, Dense, LayerNorm, Table, activate
 from bert_jax.models.positions import default_position_ids, rotary_angles, rotate
 from bert_jax.ops.attention import attention, segment_mask
 from bert_jax.ops.dropout import DropoutSeed, dropout
@@ -28,6 +29,7 @@ class Embeddings(nn.Module):
     config: EncoderConfig
 
     def setup(self) -> None:
+        """Builds the tables the config asks for."""
         c = self.config
         pad_row = c.pad_id if self._counts_real_tokens else None
         self.word = Table(
@@ -56,6 +58,7 @@ class Embeddings(nn.Module):
         type_ids: Int[Array, "batch length"] | None,
         seed: DropoutSeed | None,
     ) -> Float[Array, "batch length d"]:
+        """Embedded tokens, in the compute type. Positions count from 0; types are 0 by default."""
         c = self.config
         x = self.word(ids)
         if isinstance(c.positions, LearnedPositions):
@@ -82,6 +85,7 @@ class Layer(nn.Module):
         rotation: Rotation | None,
         seed: DropoutSeed | None,
     ) -> Float[Array, "batch length d"]:
+        """The layer's output, in the type of ``x``."""
         eps = self.config.norm.eps
         if self.config.norm.placement == "post":
             x = LayerNorm(eps, name="attention_norm")(x + self._attention(x, mask, rotation, seed))
@@ -163,9 +167,9 @@ class Encoder(nn.Module):
                 keys
             )
 
-        stack = self.param("layers", init)
+        stack: Any = self.param("layers", init)
 
-        def run(x, parameters, index):
+        def run(x, parameters, index) -> Any:
             # Layer 0 of the seed is the embeddings; see EMBEDDING_SITE.
             layer_seed = None if seed is None else seed.at_layer(index + 1)
             return layer.apply({"params": parameters}, x, mask, rotation, layer_seed)
@@ -194,15 +198,38 @@ def run_stack(
     if remat != "none":
         run = jax.checkpoint(run, policy=_remat_policy(remat))
     if loop == "unroll":
-        for index in range(config.num_layers):
-            x = run(x, jax.tree.map(lambda leaf: leaf[index], stack), index)  # noqa: B023
+        leaves, tree = jax.tree.flatten(stack)
+        layers = zip(*map(unstack, leaves), strict=True)
+        for index, layer in enumerate(layers):
+            x = run(x, jax.tree.unflatten(tree, layer), index)
         return x
     indices = jnp.arange(config.num_layers)
     return jax.lax.scan(lambda x, layer: (run(x, *layer), None), x, (stack, indices))[0]
 
 
+@jax.custom_vjp
+def unstack(stacked: Float[Array, "layers *rest"]) -> tuple[Float[Array, "*rest"], ...]:
+    """The slices along the first axis.
+
+    Autodiff of plain indexing would add one array of the whole stack's size for every layer, work
+    that grows with the square of the depth; here the gradients are stacked once.
+    """
+    return tuple(stacked[index] for index in range(stacked.shape[0]))
+
+
+def _unstack_forward(stacked):
+    return unstack(stacked), None
+
+
+def _unstack_backward(_, gradients):
+    return (jnp.stack(gradients),)
+
+
+unstack.defvjp(_unstack_forward, _unstack_backward)
+
+
 def _remat_policy(remat: str) -> Callable[..., bool]:
     policies = jax.checkpoint_policies
     if remat == "dots":
-        return policies.dots_with_no_batch_dims_saveable
+        return policies.save_only_these_names(DENSE_OUTPUT)
     return policies.nothing_saveable

@@ -92,7 +92,7 @@ class MaskedLM(nn.Module):
         if not deterministic:
             if example_ids is None:
                 example_ids = jnp.zeros_like(input_ids[:, 0]) + jnp.arange(input_ids.shape[0])
-            seed = DropoutSeed.from_key(self.make_rng("dropout"), example_ids)
+            seed = DropoutSeed.from_key(self.make_rng("dropout"), jnp.asarray(example_ids))
         hidden, table = Encoder(c, name="encoder")(
             input_ids, segment_ids, position_ids, token_type_ids, seed
         )

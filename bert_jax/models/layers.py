@@ -12,11 +12,16 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from bert_jax.models.config import Activation, Initializer, TruncatedNormal
 from bert_jax.ops.linear import add_bias, product
 from bert_jax.parallel import specs
+
+# What a remat policy may keep by name. It cannot see the products themselves: they stand inside a
+# custom gradient.
+DENSE_OUTPUT = "dense_output"
 
 
 def initial_values(
@@ -53,9 +58,8 @@ class Dense(nn.Module):
     split: str = "none"
 
     @nn.compact
-    def __call__(
-        self, x: Float[Array, "batch length d"]
-    ) -> Float[Array, "batch length features"]:
+    def __call__(self, x: Float[Array, "batch length d"]) -> Float[Array, "batch length features"]:
+        """``x @ kernel + bias``, in the type of ``x``."""
         batch, length, width = x.shape
         out_axis = specs.TENSOR if self.split == "out" else None
         in_axis = specs.TENSOR if self.split == "in" else None
@@ -67,7 +71,7 @@ class Dense(nn.Module):
         bias = self.param("bias", lambda _: specs.zeros((self.features,), jnp.float32, out_axis))
         flat = specs.reshape(x, (batch * length, width), specs.BATCH, in_axis)
         y = product("td,df->tf", flat, specs.gathered(kernel), specs.BATCH, out_axis)
-        y = add_bias(y, bias)
+        y = checkpoint_name(add_bias(y, bias), DENSE_OUTPUT)
         return specs.reshape(y, (batch, length, self.features), specs.BATCH, None, out_axis)
 
 
@@ -81,6 +85,7 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        """The normalised ``x``, in its type."""
         width = x.shape[-1]
         scale = self.param("scale", lambda _: jnp.ones((width,), out_sharding=specs.spec(None)))
         bias = self.param("bias", lambda _: specs.zeros((width,), jnp.float32, None))
@@ -111,6 +116,7 @@ class Table(nn.Module):
     zero_row: int | None = None
 
     def setup(self) -> None:
+        """Makes the table."""
         self.embedding = self.param("embedding", self._init)
 
     def _init(self, key: jax.Array) -> Float[Array, "rows width"]:
@@ -125,15 +131,12 @@ class Table(nn.Module):
         """The table, gathered over the ``fsdp`` axis."""
         return specs.gathered(self.embedding)
 
-    def __call__(
-        self, ids: Int[Array, "batch length"]
-    ) -> Float[Array, "batch length width"]:
+    def __call__(self, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
+        """Rows of the table, float32."""
         return specs.lookup(self.whole(), ids, specs.BATCH, None, None)
 
 
-def activate(
-    kind: Activation, x: Float[Array, "*batch"]
-) -> Float[Array, "*batch"]:
+def activate(kind: Activation, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """Gaussian error linear unit (Hendrycks & Gimpel 2016), exact or Google BERT's tanh form.
 
     The two differ by at most 4.7e-4.

@@ -19,8 +19,9 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import optax
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
+
+from bert_jax.models.paths import by_path, from_paths
 
 Batch = Mapping[str, Array]
 Params = Mapping[str, Any]
@@ -91,16 +92,16 @@ class Objective(Protocol):
 
 def select(params: Params, trains: Callable[[str], bool]) -> tuple[dict, dict]:
     """Splits parameters into those ``trains`` accepts and the rest, as two nested dicts."""
-    flat = flatten_dict(params, sep="/")
+    flat = by_path(params)
     chosen = {path: leaf for path, leaf in flat.items() if trains(path)}
     rest = {path: leaf for path, leaf in flat.items() if path not in chosen}
-    return unflatten_dict(chosen, sep="/"), unflatten_dict(rest, sep="/")
+    return from_paths(chosen), from_paths(rest)
 
 
 def merge(params: Params, frozen: Params) -> dict:
     """Joins what `select` has split."""
-    flat = {**flatten_dict(params, sep="/"), **flatten_dict(frozen, sep="/")}
-    return unflatten_dict(flat, sep="/")
+    flat = {**by_path(params), **by_path(frozen)}
+    return from_paths(flat)
 
 
 def total_loss(
@@ -114,7 +115,7 @@ def total_loss(
     return sum(terms[1:], terms[0])
 
 
-def means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
     """Each sum divided by its weight, once, on the host; 0 where there was no weight."""
     return {
         name: float(total) / float(weight) if float(weight) else 0.0

@@ -133,7 +133,7 @@ def mask_tokens(
     key: jax.Array,
     input_ids: Int[Array, "batch length"],
     maskable: Bool[Array, "batch length"],
-    masking: Masking = Masking(),  # noqa: B008 - frozen
+    masking: Masking = Masking(),
     *,
     special: SpecialIds,
     vocab_size: int,
@@ -197,7 +197,9 @@ def _mask_row(key, ids, maskable, words, chances, masking, special, vocab_size) 
     if masking.count == "bernoulli":
         scores = jnp.where(maskable, scores, 2.0)
         positions, chosen = _lowest(scores, slots)
-        valid = chosen < masking.rate
+        # Tokens of equal score are one word: it goes whole when its end finds no slot.
+        whole = jnp.sum(scores == chosen[-1]) == jnp.sum(chosen == chosen[-1])
+        valid = (chosen < masking.rate) & ((chosen < chosen[-1]) | whole)
         dropped = jnp.sum(scores < masking.rate) - jnp.sum(valid)
     else:
         # An exponential race: the k smallest of Exp(1) / chance are a weighted sample without
@@ -231,7 +233,8 @@ def _count(key, base, masking: Masking, slots: int):
     size = jnp.sum(base)
     if masking.count == "fixed":
         table = jnp.asarray(_fixed_counts(masking.rate, base.shape[0]))
-        count = table.at[size].get()
+        # Picked by comparison: a lookup would need a layout under a mesh.
+        count = jnp.sum(jnp.where(jnp.arange(table.shape[0]) == size, table, 0))
     else:
         count = jnp.floor(masking.rate * size + jax.random.uniform(key)).astype(jnp.int32)
     return jnp.minimum(count, slots)

@@ -8,6 +8,7 @@ walked in blocks, the logits of a block are recomputed in the backward pass.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,12 +88,8 @@ def linear_cross_entropy(
     # Every axis has size 1 here; naming none of them spares the loops below all layouts.
     hidden, table = (specs.constrain(x, None, None) for x in (hidden, table))
     bias, targets = (specs.constrain(x, None) for x in (bias, targets))
-    rows = table.shape[0]
-    padded = -(-rows // block) * block
-    if padded != rows:
-        table = jnp.pad(table, ((0, padded - rows), (0, 0)))
-        bias = jnp.pad(bias, (0, padded - rows))
-    nll, correct = _blocked(block, vocab_size, hidden, table, bias, targets)
+    result: Any = _blocked(block, vocab_size, hidden, table, bias, targets)
+    nll, correct = result
     return specs.constrain(nll, specs.BATCH), specs.constrain(correct, specs.BATCH)
 
 
@@ -111,54 +108,57 @@ def project(
     return jnp.where(real, logits + bias, MASKED_LOGIT)
 
 
-def _block_logits(block, vocab_size, hidden, table, bias, index):
-    """Logits (targets, block) of block ``index``, float32, and the ids of its columns."""
-    rows = jax.lax.dynamic_slice_in_dim(table, index * block, block).astype(hidden.dtype)
-    offsets = jax.lax.dynamic_slice_in_dim(bias, index * block, block)
+def _block_logits(vocab_size, hidden, table, bias, start, size):
+    """Logits (targets, size) of table rows from ``start``, float32; the rows; their ids."""
+    rows = jax.lax.dynamic_slice_in_dim(table, start, size).astype(hidden.dtype)
+    offsets = jax.lax.dynamic_slice_in_dim(bias, start, size)
     logits = jax.lax.dot_general(
         hidden, rows, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
-    ids = index * block + jnp.arange(block)
+    ids = start + jnp.arange(size)
     return jnp.where(ids < vocab_size, logits + offsets, MASKED_LOGIT), rows, ids
 
 
+def _over_blocks(visit, carry, rows: int, block: int):
+    """``visit(carry, start, size)`` for every block of rows; the last may be smaller."""
+    count, rest = divmod(rows, block)
+    if count:
+        carry = jax.lax.fori_loop(0, count, lambda i, c: visit(c, i * block, block), carry)
+    return visit(carry, count * block, rest) if rest else carry
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _blocked(block, vocab_size, hidden, table, bias, targets):
-    nll, correct, _ = _blocked_scan(block, vocab_size, hidden, table, bias, targets)
-    return nll, correct
+def _blocked(
+    block, vocab_size, hidden, table, bias, targets
+) -> tuple[Float[Array, "targets"], Bool[Array, "targets"]]:
+    return _blocked_forward(block, vocab_size, hidden, table, bias, targets)[0]
 
 
-def _blocked_scan(block, vocab_size, hidden, table, bias, targets):
-    count = table.shape[0] // block
-    start = jnp.zeros_like(hidden[:, 0], jnp.float32)
+def _blocked_forward(block, vocab_size, hidden, table, bias, targets):
+    zeros = jnp.zeros_like(hidden[:, 0], jnp.float32)
 
-    def one(carry, index):
+    def visit(carry, start, size):
         peak, total, chosen = carry
-        logits, _, ids = _block_logits(block, vocab_size, hidden, table, bias, index)
+        logits, _, ids = _block_logits(vocab_size, hidden, table, bias, start, size)
         new_peak = jnp.maximum(peak, logits.max(axis=-1))
         total = total * jnp.exp(peak - new_peak)
         total = total + jnp.exp(logits - new_peak[:, None]).sum(axis=-1)
         chosen = chosen + jnp.where(ids == targets[:, None], logits, 0).sum(axis=-1)
-        return (new_peak, total, chosen), None
+        return new_peak, total, chosen
 
-    carry = (start + MASKED_LOGIT, start, start)
-    (peak, total, chosen), _ = jax.lax.scan(one, carry, jnp.arange(count))
+    start = (zeros + MASKED_LOGIT, zeros, zeros)
+    peak, total, chosen = _over_blocks(visit, start, table.shape[0], block)
     lse = peak + jnp.log(total)
-    return lse - chosen, chosen >= peak, lse
-
-
-def _blocked_forward(block, vocab_size, hidden, table, bias, targets):
-    nll, correct, lse = _blocked_scan(block, vocab_size, hidden, table, bias, targets)
-    return (nll, correct), (hidden, table, bias, targets, lse)
+    return (lse - chosen, chosen >= peak), (hidden, table, bias, targets, lse)
 
 
 def _blocked_backward(block, vocab_size, saved, cotangents):
     hidden, table, bias, targets, lse = saved
     weight = cotangents[0][:, None]
-    count = table.shape[0] // block
 
-    def one(d_hidden, index):
-        logits, rows, ids = _block_logits(block, vocab_size, hidden, table, bias, index)
+    def visit(carry, start, size):
+        d_hidden, d_table, d_bias = carry
+        logits, rows, ids = _block_logits(vocab_size, hidden, table, bias, start, size)
         d_logits = weight * (jnp.exp(logits - lse[:, None]) - (ids == targets[:, None]))
         small = d_logits.astype(hidden.dtype)
         d_hidden = d_hidden + jax.lax.dot_general(
@@ -167,17 +167,19 @@ def _blocked_backward(block, vocab_size, saved, cotangents):
         d_rows = jax.lax.dot_general(
             small, hidden, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
         )
-        return d_hidden, (d_rows, d_logits.sum(axis=0))
+        return (
+            d_hidden,
+            jax.lax.dynamic_update_slice_in_dim(d_table, d_rows, start, 0),
+            jax.lax.dynamic_update_slice_in_dim(d_bias, d_logits.sum(axis=0), start, 0),
+        )
 
-    d_hidden, (d_table, d_bias) = jax.lax.scan(
-        one, jnp.zeros_like(hidden, jnp.float32), jnp.arange(count)
+    start = (
+        jnp.zeros_like(hidden, jnp.float32),
+        jnp.zeros_like(table, jnp.float32),
+        jnp.zeros_like(bias, jnp.float32),
     )
-    return (
-        d_hidden.astype(hidden.dtype),
-        d_table.reshape(table.shape),
-        d_bias.reshape(bias.shape).astype(bias.dtype),
-        None,
-    )
+    d_hidden, d_table, d_bias = _over_blocks(visit, start, table.shape[0], block)
+    return d_hidden.astype(hidden.dtype), d_table.astype(table.dtype), d_bias, None
 
 
 _blocked.defvjp(_blocked_forward, _blocked_backward)

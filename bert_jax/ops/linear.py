@@ -43,9 +43,7 @@ def product(
 
 
 def _einsum(equation, x, w, sharding):
-    return jnp.einsum(
-        equation, x, w, preferred_element_type=jnp.float32, out_sharding=sharding
-    )
+    return jnp.einsum(equation, x, w, preferred_element_type=jnp.float32, out_sharding=sharding)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

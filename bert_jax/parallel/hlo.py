@@ -31,7 +31,6 @@ _COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{\s*")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*)", re.DOTALL)
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
-_COMMENT = re.compile(r"/\*.*?\*/")
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
     r"|\b(?:branch_computations|called_computations)=\{([^}]*)\}"
@@ -49,8 +48,8 @@ _LATER_PIECE = re.compile(r'"async_collective_fusion_config":\{"flag_start":"\d'
 class Collective:
     """A collective operation of a program, one element type of it.
 
-    A variadic operation (one that moves several arrays at once) is one record for each element
-    type among its arrays; so is a pair of ``-start`` and ``-done``.
+    An operation that moves several arrays at once is one record for each element type among them;
+    a ``-start`` and its ``-done`` are one operation.
 
     Attributes:
         kind: One of `KINDS`.
@@ -230,7 +229,6 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 def _instruction(name: str, right: str) -> _Instruction:
     """``name = TYPE opcode(operands), attributes``."""
-    right = _COMMENT.sub("", right)
     type_end = _closing(right, 0) if right.startswith("(") else _type_end(right)
     found = _OPCODE.match(right, type_end)
     if not found:
@@ -262,6 +260,5 @@ def _closing(text: str, start: int) -> int:
 def _arrays(type_text: str) -> Iterator[tuple[str, int]]:
     """Element type and bytes of every array in a type, which may be a tuple."""
     for dtype, dims in _ARRAY.findall(type_text):
-        width = re.search(r"(\d+)", dtype)
-        bits = _BITS[dtype] if dtype in _BITS else int(width[1])
+        bits = _BITS[dtype] if dtype in _BITS else int(re.findall(r"\d+", dtype)[0])
         yield dtype, math.prod(int(d) for d in dims.split(",") if d) * bits // 8

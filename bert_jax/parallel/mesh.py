@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -52,7 +53,7 @@ class MeshShape:
         return self.data, self.fsdp, self.tensor
 
 
-def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
     """An explicit mesh with axes ``data``, ``fsdp``, ``tensor`` over ``devices`` (default: all)."""
     devices = jax.devices() if devices is None else list(devices)
     sizes = shape.sizes(len(devices))

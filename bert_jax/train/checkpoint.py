@@ -3,16 +3,14 @@
 A checkpoint is the directory named by its step. Orbax writes it under another name, in the
 background, and renames it when it is whole. It restores flipped bits in silence, casts to another
 type without a word and takes an empty directory for a checkpoint (orbax-checkpoint 0.12.8). So a
-*record* is saved beside the arrays: shape, type and checksum of each, the caller's facts, and a
-digest over all of it; and everything restored is compared with it.
+record (`bert_jax.train.record`) is saved beside the arrays, and what comes back is compared with
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import logging
 import shutil
 import sys
@@ -23,11 +21,21 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from flax.traverse_util import unflatten_dict
+from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from bert_jax.train.checksum import checksums
+from bert_jax.train.record import (
+    CheckpointMismatch,
+    by_path,
+    check_contents,
+    check_record,
+    check_same,
+    make_record,
+)
 from bert_jax.train.state import TrainState
 
 # Orbax logs the traceback of a failed write several times over before it raises the error here.
@@ -40,10 +48,6 @@ _SET_ASIDE = ".set-aside"  # Orbax and `steps` see directories named by a number
 
 class BrokenCheckpoint(ValueError):
     """A checkpoint that cannot be read, or whose contents are not what was saved."""
-
-
-class CheckpointMismatch(ValueError):
-    """A sound checkpoint of something else than what is to be restored."""
 
 
 class Restored(NamedTuple):
@@ -111,7 +115,7 @@ class Checkpointer:
 
         An empty directory is no checkpoint, and neither is one that is still being written.
         """
-        return [step for step in self._numbered() if any(self._path(step).iterdir())]
+        return [step for step in self._numbered() if any(self._path(step).glob("*"))]
 
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
         """Begins to save a state, and returns when it is copied: it may be donated at once.
@@ -128,8 +132,8 @@ class Checkpointer:
         step = int(state.step)
         if step == self._step:
             return
-        leaves = _by_path(state)
-        record = _record(step, dict(meta), leaves)
+        leaves = by_path(state)
+        record = make_record(step, meta, leaves)
         arguments = ocp.args.Composite(
             state=ocp.args.PyTreeSave(unflatten_dict(leaves, sep="/")),
             record=ocp.args.JsonSave(record),
@@ -190,17 +194,23 @@ class Checkpointer:
                 f"{self.steps() or 'none'}."
             )
         where = f"checkpoint {step} in {self._directory}"
-        wanted = {path: _abstract(leaf) for path, leaf in _by_path(like).items()}
+        wanted = {path: _abstract(leaf) for path, leaf in by_path(like).items()}
+        record, leaves, problem = {}, {}, None
         try:
             record = _read_record(self._path(step), step)
-            _check_same(wanted, record["arrays"], where)
-            leaves = _read_arrays(self._path(step), wanted, record["arrays"])
+            check_same(wanted, record["arrays"], where)
+            leaves = _read_arrays(self._path(step), wanted)
         except (CheckpointMismatch, MemoryError, jax.errors.JaxRuntimeError):
             raise  # not the fault of the files
-        except Exception as error:  # damaged files make Orbax raise almost anything
-            raise BrokenCheckpoint(f"{where} is broken ({_reason(error)})") from error
+        except Exception as error:  # noqa: BLE001 - damaged files raise almost anything
+            problem = error
+        try:
+            _raise_on_all(problem)
+            check_contents(leaves, record["arrays"])
+        except ValueError as error:
+            raise BrokenCheckpoint(f"{where} is broken ({error})") from problem
         self._step = step
-        state = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        state = jax.tree.unflatten(jax.tree.structure(like), leaves.values())
         return Restored(state, record["meta"], step)
 
     def wait(self) -> None:
@@ -224,6 +234,8 @@ class Checkpointer:
         """Turns a failure to write, of this save or the one before it, into one sentence."""
         try:
             yield
+        except jax.errors.JaxRuntimeError:
+            raise  # a device failed, not the disk
         except (OSError, ValueError, RuntimeError) as error:  # tensorstore's are ValueErrors
             raise OSError(
                 f"cannot write a checkpoint to {self._directory} ({_reason(error)}): make room or "
@@ -272,14 +284,6 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= 300 else f"{text[:150]} ... {text[-150:]}"
 
 
-def _by_path(tree: Any) -> dict[str, Any]:
-    """Leaves by path, such as ``params/encoder/final_norm/scale``, in the tree's order."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-
-
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape, type and concrete sharding of a leaf; without one it is whole on every device."""
     sharding = getattr(leaf, "sharding", None)
@@ -292,58 +296,17 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def _record(step: int, meta: dict[str, Any], leaves: Mapping[str, jax.Array]) -> dict[str, Any]:
-    """What is saved beside the arrays; JSON."""
-    sums = checksums(leaves)
-    arrays = {
-        path: {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "checksum": sums[path]}
-        for path, leaf in leaves.items()
-    }
-    record = {"step": step, "meta": meta, "arrays": arrays}
-    return record | {"digest": _digest(record)}
-
-
-def _digest(record: Mapping[str, Any]) -> str:
-    content = {name: value for name, value in record.items() if name != "digest"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def _read_record(path: Path, step: int) -> dict[str, Any]:
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
-        found = reader.restore(path, args=ocp.args.Composite(record=ocp.args.JsonRestore()))
-    record = found["record"]
-    if record["digest"] != _digest(record):
-        raise ValueError("its record does not match the record's own digest")
-    if record["step"] != step:
-        raise ValueError(f"it holds step {record['step']}")
+    # By the handlers: `ocp.Checkpointer` ends in a barrier, where a process whose part is sound
+    # would wait for one that has turned to another checkpoint.
+    with contextlib.closing(ocp.JsonCheckpointHandler()) as reader:
+        record = dict(reader.restore(epath.Path(path / "record"), args=ocp.args.JsonRestore()))
+    check_record(record, step)
     return record
 
 
-def _check_same(
-    wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, Any], where: str
-) -> None:
-    """Compares names, types and shapes, in the part of the state that is wanted."""
-    parts = {path.split("/")[0] for path in wanted}
-    here = {path: f"{leaf.dtype} {tuple(leaf.shape)}" for path, leaf in wanted.items()}
-    there = {
-        path: f"{entry['dtype']} {tuple(entry['shape'])}"
-        for path, entry in saved.items()
-        if path.split("/")[0] in parts
-    }
-    differing = [path for path in here | there if here.get(path) != there.get(path)]
-    if differing:
-        path, others = differing[0], len(differing) - 1
-        raise CheckpointMismatch(
-            f"{path} is {here.get(path, 'absent')} in the model and {there.get(path, 'absent')} in "
-            f"{where}{f' ({others} more differ)' if others else ''}: use the configuration it was "
-            f"trained with, or another run directory."
-        )
-
-
-def _read_arrays(
-    path: Path, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, Any]
-) -> list[jax.Array]:
-    """The wanted arrays, in the order of ``wanted``; ValueError where a checksum differs."""
+def _read_arrays(path: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """The wanted arrays, in the order of ``wanted``."""
     tree = unflatten_dict(wanted, sep="/")
     arguments = ocp.args.PyTreeRestore(
         item=tree,
@@ -352,18 +315,22 @@ def _read_arrays(
     )
     with (
         mock.patch("asyncio.new_event_loop", _DrainingLoop),
-        ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader,
+        contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader,
     ):
-        found = reader.restore(path, args=ocp.args.Composite(state=arguments))
-    leaves = _by_path(found["state"])
-    sums = checksums({name: leaves[name] for name in wanted})
-    changed = [name for name in wanted if sums[name] != saved[name]["checksum"]]
-    if changed:
-        raise ValueError(
-            f"the contents of {changed[0]} are not what was saved"
-            + (f", nor those of {len(changed) - 1} more" if changed[1:] else "")
-        )
-    return [leaves[name] for name in wanted]
+        found = reader.restore(epath.Path(path / "state"), args=arguments)
+    leaves = by_path(found)
+    return {name: leaves[name] for name in wanted}
+
+
+def _raise_on_all(problem: Exception | None) -> None:
+    """ValueError on every process if any has a problem: all must turn to another checkpoint."""
+    failed = np.asarray([problem is not None])
+    if jax.process_count() > 1:
+        failed = multihost_utils.process_allgather(failed[0])
+    if problem is not None:
+        raise ValueError(_reason(problem))
+    if failed.any():
+        raise ValueError(f"process {int(failed.argmax())} cannot read it")
 
 
 class _DrainingLoop(asyncio.SelectorEventLoop):

@@ -69,7 +69,7 @@ def make_scorer(
 
     def local(params, batch):
         rows = objective.corrupt(key, jnp.zeros((), jnp.int32), batch)
-        output = model.apply(
+        output: Any = model.apply(
             {"params": params},
             rows["input_ids"],
             segment_ids=rows["segment_ids"],
@@ -128,7 +128,9 @@ def held_out(
         floor = np.zeros_like(weights)
         if log_probabilities is not None:
             floor = -log_probabilities[out["targets"]]
-        values = np.stack([out["nll"].astype(np.float64), out["correct"], floor, np.ones_like(floor)])
+        values = np.stack(
+            [out["nll"].astype(np.float64), out["correct"], floor, np.ones_like(floor)]
+        )
         per_row.append((values * weights).sum(axis=-1).T)
     return _scores(np.concatenate(per_row), floor_known=log_probabilities is not None)
 
@@ -157,8 +159,7 @@ def _up_to(batches, max_rows: int | None):
 def _put(batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     sharding = jax.NamedSharding(jax.sharding.get_mesh(), jax.P(specs.BATCH))
     return {
-        name: jax.make_array_from_process_local_data(sharding, rows)
-        for name, rows in batch.items()
+        name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
     }
 
 
@@ -178,6 +179,4 @@ def _scores(rows: Float[np.ndarray, "rows 4"], *, floor_known: bool) -> Scores:
         return Scores(cross_entropy, error, ratio(correct)[0], int(total))
     gain, gain_error = ratio(floor - nll)
     floor_mean = ratio(floor)[0]
-    return Scores(
-        cross_entropy, error, ratio(correct)[0], int(total), floor_mean, gain, gain_error
-    )
+    return Scores(cross_entropy, error, ratio(correct)[0], int(total), floor_mean, gain, gain_error)

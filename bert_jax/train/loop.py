@@ -1,4 +1,4 @@
-"""The training loop, top to bottom: mesh, data, model, state, steps, and what happens at the end."""
+"""The training loop, top to bottom: mesh, data, model, state, steps, and the end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import numpy as np
 
 from bert_jax.config import diff, digest, flatten, load_config, save_config
 from bert_jax.data.pipeline import prefetch
-from bert_jax.train.held_out import Scores, held_out, make_scorer
 from bert_jax.experiment import Experiment
 from bert_jax.models.heads import MaskedLM
 from bert_jax.objectives.base import means
 from bert_jax.parallel import specs
 from bert_jax.parallel.mesh import make_mesh, put_batch
 from bert_jax.train.checkpoint import Checkpointer
+from bert_jax.train.held_out import Scores, held_out, make_scorer
 from bert_jax.train.inputs import (
     RunInputs,
     batches,
@@ -186,9 +186,7 @@ class _Run:
         self.saved.wait()
         if interrupted:
             self.log.note(f"{interrupted}: saved step {done:,}; the same command goes on from here")
-        return TrainResult(
-            self.run_dir, done, self.scores, interrupted, write_report(self.run_dir)
-        )
+        return TrainResult(self.run_dir, done, self.scores, interrupted, write_report(self.run_dir))
 
     def _put(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         return put_batch(batch, self.mesh, self.experiment.microbatches)
@@ -204,7 +202,8 @@ class _Run:
         in_a_row, most = len(self.non_finite), self.experiment.max_skipped_steps
         self.log.note(
             f"step {step:,} skipped: its gradients are not finite ({in_a_row} in a row; the run "
-            f"stops at {most})"
+            f"stops at {most})",
+            step=step + 1,
         )
         if in_a_row >= most:
             self._stop()
@@ -242,9 +241,7 @@ class _Run:
         e = self.experiment
         held = validation_batches(self.inputs, e, specs.batch_shards())
         with self.log.untimed():
-            self.scores = held_out(
-                self.scorer, state.params, held, max_rows=e.evaluation.max_rows
-            )
+            self.scores = held_out(self.scorer, state.params, held, max_rows=e.evaluation.max_rows)
         self.log.evaluation(
             done,
             {

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import jax
 import optax
-from flax.traverse_util import flatten_dict
+
+from bert_jax.models.paths import by_path
 
 DECAYED_ROLES = ("kernel", "embedding")  # the last word of a parameter's path is its role
 
@@ -48,7 +49,7 @@ class AdamW:
             raise ValueError(f"optimizer.weight_decay is {self.weight_decay}; it is 0 or more.")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise ValueError(
-                f"optimizer.clip_norm is {self.clip_norm}; it must be positive, or None for no clip."
+                f"optimizer.clip_norm is {self.clip_norm}; it must be positive, or None."
             )
 
     def direction(self) -> optax.GradientTransformation:
@@ -70,8 +71,8 @@ class AdamW:
 
 def decay_table(optimizer: AdamW, params: Mapping[str, Any]) -> str:
     """Which parameters are decayed, as a table: path, shape, count, yes or no."""
-    flat = flatten_dict(params, sep="/")
-    decayed = flatten_dict(optimizer.decay_mask(params), sep="/")
+    flat = by_path(params)
+    decayed = by_path(optimizer.decay_mask(params))
     width = max(len(path) for path in flat)
     lines = [f"{'parameter':<{width}}  {'shape':<18}{'count':>12}  decay"]
     totals = {True: 0, False: 0}

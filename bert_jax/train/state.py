@@ -35,9 +35,7 @@ class TrainState:
     skipped_in_a_row: Int[Array, ""]
 
 
-def init_state(
-    params: dict[str, Any], objective: Objective, optimizer: Optimizer
-) -> TrainState:
+def init_state(params: dict[str, Any], objective: Objective, optimizer: Optimizer) -> TrainState:
     """A state before the first step; moments get the layout of their parameters.
 
     The counters are separate arrays: a state is donated, and one buffer cannot be donated twice.
@@ -52,7 +50,8 @@ def init_state(
 
 def init_params(model: nn.Module, seed: int) -> dict[str, Any]:
     """Initial parameters; they depend on the seed only, never on the mesh."""
-    return model.init(jax.random.key(seed, impl="threefry2x32"))["params"]
+    variables: Any = model.init(jax.random.key(seed, impl="threefry2x32"))
+    return variables["params"]
 
 
 def abstract_state(make: Callable[[], TrainState], mesh: jax.sharding.Mesh) -> TrainState:

@@ -93,25 +93,32 @@ def make_train_step(
         norms = []
         for stage, opt_state in zip(objective.stages, state.opt_states, strict=True):
             trained, frozen = select(params, stage.trains)
-            corrupt = lambda rows: objective.corrupt(keys.masks, state.step, rows)  # noqa: E731
+            drawn_from = (keys.masks, state.step, dropout_key)
             gradients, sums = _gradients(
-                stage, apply, corrupt, trained, frozen, batch, dropout_key, config.gradient_dtype
-            )
+                stage, apply, objective.corrupt, trained, frozen, batch, drawn_from,
+                config.gradient_dtype,
+            )  # fmt: skip
             optimizer = stage.optimizer or config.optimizer
             norm = optax.tree.norm(gradients)
-            updated, opt_state = _update(
-                optimizer, factor, norm, trained, gradients, opt_state
-            )
+            updated, opt_state = _update(optimizer, factor, trained, gradients, opt_state)
             params = _replace(params, updated)
             opt_states.append(opt_state)
+            _refuse_same_names(stage, all_sums, sums)
             all_sums |= sums
             norms.append(norm)
         norm = jnp.sqrt(sum(n * n for n in norms)) if len(norms) > 1 else norms[0]
-        bad = jnp.where(jnp.isfinite(norm), 0, 1)
+        finite = jnp.isfinite(norm)
+        # One bad stage undoes all of the step: no part of it is left.
+        params, opt_states = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old),
+            (params, tuple(opt_states)),
+            (state.params, state.opt_states),
+        )
+        bad = jnp.where(finite, 0, 1)
         state = TrainState(
             state.step + 1,
             params,
-            tuple(opt_states),
+            opt_states,
             state.skipped + bad,
             (state.skipped_in_a_row + bad) * bad,
         )
@@ -119,24 +126,27 @@ def make_train_step(
             "sums": all_sums,
             "gradient_norm": norm,
             "learning_rate_factor": factor,
-            "finite": bad == 0,
+            "finite": finite,
         }
         return state, metrics
 
     return step
 
 
-def _update(optimizer, factor, norm, trained, gradients, opt_state):
-    """One optimizer update; a norm that is not finite leaves everything as it was."""
-    updates, new_opt_state = optimizer.direction().update(gradients, opt_state, trained)
+def _update(optimizer, factor, trained, gradients, opt_state):
+    """One optimizer update of one stage."""
+    updates, opt_state = optimizer.direction().update(gradients, opt_state, trained)
     rate = factor * optimizer.learning_rate
-    finite = jnp.isfinite(norm)
+    return jax.tree.map(lambda p, u: p - rate * u, trained, updates), opt_state
 
-    def choose(new, old):
-        return jnp.where(finite, new, old)
 
-    moved = jax.tree.map(lambda p, u: choose(p - rate * u, p), trained, updates)
-    return moved, jax.tree.map(choose, new_opt_state, opt_state)
+def _refuse_same_names(stage: Stage, earlier: Sums, sums: Sums) -> None:
+    same = sorted(earlier.keys() & sums.keys())
+    if same:
+        raise ValueError(
+            f"stage {stage.name!r} returns {same[0]!r}, as an earlier stage does; give its losses "
+            f"and metrics names of their own."
+        )
 
 
 def _replace(params, updated):
@@ -149,19 +159,20 @@ def _replace(params, updated):
 def _gradients(
     stage: Stage,
     apply: Apply,
-    corrupt: Callable[[Batch], Batch],
+    corrupt: Callable[[jax.Array, jax.Array, Batch], Batch],
     trained: dict,
     frozen: dict,
     batch: Batch,
-    key: jax.Array,
+    drawn_from: tuple[jax.Array, jax.Array, jax.Array],
     dtype: ComputeDtype,
 ) -> tuple[dict, Sums]:
     """Gradient of the stage's loss over the global batch, in the parameters' layout, and sums."""
     whole = jax.tree.map(specs.gathered, (trained, frozen))
 
-    def local(whole, batch, key):
+    def local(whole, batch, drawn_from):
         trained, frozen = jax.tree.map(_varying, whole)
-        rows = jax.lax.map(corrupt, batch)
+        mask_key, step, key = drawn_from
+        rows = jax.lax.map(lambda rows: corrupt(mask_key, step, rows), batch)
 
         def losses(trained, rows):
             return stage.loss(apply, trained, rows, key, frozen)
@@ -194,7 +205,7 @@ def _gradients(
         in_specs=(jax.P(), jax.P(None, specs.BATCH), jax.P()),
         out_specs=jax.P(specs.BATCH),
         axis_names=manual,
-    )(whole, batch, key)
+    )(whole, batch, drawn_from)
     return _reduce(trained, stacked, dtype)
 
 
@@ -212,6 +223,10 @@ def _reduce(trained: dict, stacked: tuple[dict, dict], dtype: ComputeDtype) -> t
     """Sums the devices' gradients, once, into the parameters' stored layout."""
     stored = jax.tree.map(lambda p: jax.typeof(p).sharding.spec, trained)
     gradients, sums = stacked
+    if specs.batch_shards() == 1:  # nothing crosses between devices, so nothing is rounded either
+        alone = lambda x, spec: specs.reshape(x, x.shape[1:], *spec)  # noqa: E731
+        whole = jax.tree.map(lambda _: jax.P(), sums)
+        return jax.tree.map(alone, gradients, stored), jax.tree.map(alone, sums, whole)
 
     def one(gradient, spec):
         original = gradient.dtype

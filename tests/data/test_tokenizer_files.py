@@ -173,6 +173,7 @@ def test_any_order_of_any_names(tmp_path):
             between = 2 if family == "roberta" else 1
             expected = [names["cls"], "a", *[names["sep"]] * between, "b", names["sep"]]
             assert [tokens[i] for i in ids] == expected
+            assert (1 in tokenizer.encode("a", "b").type_ids) == (family != "roberta")
             assert tokenizer.family == ("roberta" if family == "roberta" else "bert")
 
 
@@ -311,6 +312,9 @@ def test_scores_of_others_are_stable(trained, tmp_path):
         digests.add(tokenizer.digest())
         tokenizer.save(tmp_path)
     assert len(digests) == 1
+    # Any number of 15 digits is read exactly, one of 17 nearly always.
+    vocab = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert all(score == float(f"{score:.15g}") for _, score in vocab)
 
 
 def test_no_code_is_run(trained, tmp_path):

@@ -71,7 +71,7 @@ SETTINGS = {
         "remove_extra_whitespaces": False,
         "user_defined_symbols": ["\u2581\u2581"],
     },
-    "symbols": {"user_defined_symbols": ["(", "10", "lazy do", "\u2014"]},
+    "symbols": {"user_defined_symbols": ["(", "10", "lazy do", "\u2014", "ju", "umps"]},
 }
 
 

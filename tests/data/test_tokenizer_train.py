@@ -114,6 +114,14 @@ def test_wordpiece_alphabet_is_the_most_frequent_characters(documents):
     assert all(len(token.removeprefix("##")) > 1 for token in merged)
 
 
+def test_wordpiece_alphabet_breaks_ties_by_code_point():
+    tokenizer = Tokenizer.train(
+        texts=["dcba d"], kind="wordpiece", vocab_size=12, limit_alphabet=3, min_frequency=9
+    )
+    tokens = [tokenizer.id_to_token(i) for i in range(5, tokenizer.vocab_size)]
+    assert tokens == ["a", "b", "d", "##a", "##b", "##d"]
+
+
 def test_wordpiece_merges_what_is_frequent():
     """A text small enough to count by hand."""
     texts = ["abab abab ab", "cd"]

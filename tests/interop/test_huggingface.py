@@ -95,9 +95,7 @@ def test_padding_is_found_by_its_id_when_no_mask_is_given():
     mask = reference["in.attention_mask"] != 0
     ids = np.where(mask, reference["in.input_ids"], loaded.model.config.pad_id).astype(np.int32)
     logits = loaded.model.apply({"params": loaded.params}, ids)["logits"]
-    np.testing.assert_allclose(
-        np.asarray(logits)[mask], reference["out.logits"][mask], atol=1e-4
-    )
+    np.testing.assert_allclose(np.asarray(logits)[mask], reference["out.logits"][mask], atol=1e-4)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """attention: against a slow reference, with rows that see nothing, in bfloat16, with dropout."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

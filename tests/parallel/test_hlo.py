@@ -26,7 +26,9 @@ def entry(body: str, before: str = "") -> str:
 def loop(trips: str, body: str) -> str:
     """A ``while`` with ``body`` inside and an attribute or a bound that says how often."""
     bound, known = (trips, "") if trips.isdigit() else ("0", trips)
-    limit = f"s32[] constant({bound})" if trips.isdigit() else "s32[] get-tuple-element(%q), index=1"
+    limit = (
+        f"s32[] constant({bound})" if trips.isdigit() else "s32[] get-tuple-element(%q), index=1"
+    )
     computations = f"""%body (t: (s32[], f32[256])) -> (s32[], f32[256]) {{
   %t = (s32[], f32[256]{{0:T(256)S(1)}}) parameter(0)
   %i = s32[]{{:T(128)}} get-tuple-element(%t), index=0
@@ -52,41 +54,34 @@ REDUCE = "all-reduce(%g), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add"
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("kind", "result", "groups", "expected"),
     [
-        (
-            "%r = f32[4,128]{1,0} all-reduce(%p), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add",
-            ("all-reduce", 2048, "f32", 4),
-        ),
-        ("%r = f32[4,128] all-reduce(%p), replica_groups={}, to_apply=%add", ("all-reduce", 2048, "f32", 8)),
+        ("all-reduce", "f32[4,128]{1,0}", "replica_groups={{0,1,2,3},{4,5,6,7}}", (2048, 4)),
+        ("all-reduce", "f32[4,128]", "replica_groups={}", (2048, 8)),
         # The payload of a gather is its result, of a scatter its operand: the larger side.
+        ("all-gather", "f32[16,128]", "replica_groups=[2,4]<=[4,2]T(1,0)", (4 * 2048, 4)),
+        ("reduce-scatter", "f32[2,128]", "replica_groups=[4,2]<=[8]", (2048, 2)),
         (
-            "%r = f32[16,128] all-gather(%p), replica_groups=[2,4]<=[4,2]T(1,0), dimensions={0}",
-            ("all-gather", 4 * 2048, "f32", 4),
+            "all-to-all",
+            "f32[4,128]",
+            "replica_groups=mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}",
+            (2048, 4),
         ),
+        ("all-to-all", "f32[4,128]", "replica_groups=mesh['a'=2,'b'=4] {'a','b':(1)2}", (2048, 4)),
         (
-            "%r = f32[2,128] reduce-scatter(%p), replica_groups=[4,2]<=[8], dimensions={0}, to_apply=%add",
-            ("reduce-scatter", 2048, "f32", 2),
-        ),
-        (
-            "%r = f32[4,128] all-to-all(%p), replica_groups=mesh['a'=2,'b'=4], "
-            "device_ids=([4,2]T(1,0)) {'b'}, dimensions={0}",
-            ("all-to-all", 2048, "f32", 4),
-        ),
-        (
-            "%r = f32[4,128] all-to-all(%p), replica_groups=mesh['a'=2,'b'=4] {'a','b':(1)2}",
-            ("all-to-all", 2048, "f32", 4),
-        ),
-        (
-            "%r = f32[4,128] collective-permute(%p), source_target_pairs={{0,1},{1,2},{2,0},{3,3}}",
-            ("collective-permute", 2048, "f32", 3),
+            "collective-permute",
+            "f32[4,128]",
+            "source_target_pairs={{0,1},{1,2},{2,0},{3,3}}",
+            (2048, 3),
         ),
     ],
-)  # fmt: skip
-def test_kind_payload_type_and_group(line, expected):
-    text = entry("%p = f32[4,128]{1,0:T(8,128)S(1)} parameter(0)\n" + line)
-    kind, size, dtype, group = expected
-    assert collectives(text) == [Collective(kind, size, dtype, group, 1, "r")]
+)
+def test_payload_and_group(kind, result, groups, expected):
+    text = entry(
+        "%p = f32[4,128]{1,0:T(8,128)S(1)} parameter(0)\n"
+        f"%r = {result} {kind}(%p), channel_id=1, {groups}, dimensions={{0}}, to_apply=%add"
+    )
+    assert collectives(text) == [Collective(kind, expected[0], "f32", expected[1], 1, "r")]
 
 
 def test_a_group_of_one_moves_nothing():
@@ -103,8 +98,8 @@ def test_variadic_operation_is_counted_by_element_type():
         %p = f32[4,128] parameter(0)
         %b = bf16[7]{0:T(128)(2,1)} convert(%p)
         %c = f32[] constant(0)
-        %r = (f32[4,128], bf16[7], /*index=2*/f32[]) all-reduce(%p, %b, /*index=2*/%c), replica_groups={}, to_apply=%add
-    """)  # noqa: E501
+        %r = (f32[4,128], bf16[7], /*index=2*/f32[]) all-reduce(%p, %b, /*=2*/%c), replica_groups={}
+    """)
     assert collectives(text) == [
         Collective("all-reduce", 2048 + 4, "f32", 8, 1, "r"),
         Collective("all-reduce", 14, "bf16", 8, 1, "r"),
@@ -209,10 +204,10 @@ def test_every_branch_of_a_conditional_counts():
 
 
 def test_strings_may_hold_newlines_brackets_and_names_of_operations():
-    text = entry("%p = f32[4,128] parameter(0)") .replace(
+    text = entry("%p = f32[4,128] parameter(0)").replace(
         "parameter(0)\n}",
         'parameter(0)\n  %k = f32[4,128] custom-call(%p), metadata={op_name="all-reduce(%p)"}, '
-        'kernel_metadata={"a": "first\n} %x = f32[9] all-reduce(%p), replica_groups={}\n\\"("}\n}',
+        'kernel_metadata={"a": "first\n  %x = f32[4,128] all-reduce(%p), replica_groups={}\n\\"("}\n}',
     )
     assert collectives(text) == []
 
@@ -221,61 +216,62 @@ def test_what_is_no_hlo_is_refused():
     with pytest.raises(ValueError, match="not an HLO module: it begins with 'module @jit_f'"):
         collectives("module @jit_f")
     with pytest.raises(ValueError, match="cannot read the groups of r"):
-        collectives(
-            entry("%p = f32[] parameter(0)\n%r = f32[] all-reduce(%p), replica_groups=?")
-        )
+        collectives(entry("%p = f32[] parameter(0)\n%r = f32[] all-reduce(%p), replica_groups=?"))
 
 
 # Programs compiled for 8 CPU devices: a mesh of data 2 x fsdp 4, arrays of float32.
 
 
-def compiled(function, *shape: int, out=jax.P(("data", "fsdp"))) -> list[Collective]:
+def compiled(function, *shape: int) -> list[Collective]:
     """Collectives of ``function`` over shards of an array of ``shape``, split on its first axis."""
     mesh = make_mesh(MeshShape(2, 4, 1))
     spec = jax.P(("data", "fsdp"))
     with jax.set_mesh(mesh):
-        mapped = jax.shard_map(function, in_specs=spec, out_specs=out, check_vma=False)
+        mapped = jax.shard_map(function, in_specs=spec, out_specs=spec, check_vma=False)
         x = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=jax.NamedSharding(mesh, spec))
         text = jax.jit(mapped).lower(x).compile().as_text()
     return collectives(text)
 
 
+def in_a_loop(x):
+    return jax.lax.scan(lambda c, _: (jax.lax.psum(c, "fsdp") * 0.1, None), x, length=5)[0]
+
+
+def in_two_loops(x):
+    def outer(_, x):
+        return jax.lax.fori_loop(0, 7, lambda _, y: jax.lax.psum(y, "data") * 0.1, x)
+
+    return jax.lax.fori_loop(0, 3, outer, x)
+
+
+SHARD = 4 * 6 * 16  # bytes a device
+
+
 @pytest.mark.parametrize(
-    ("function", "expected"),
+    ("function", "kind", "size", "group", "trips"),
     [
-        (lambda x: jax.lax.psum(x, ("data", "fsdp")), ("all-reduce", 4 * 96, 8, 1)),
-        (lambda x: jax.lax.psum(x, "data"), ("all-reduce", 4 * 96, 2, 1)),
-        (lambda x: jax.lax.all_gather(x, "fsdp"), ("all-gather", 4 * 4 * 96, 4, 1)),
+        (lambda x: jax.lax.psum(x, ("data", "fsdp")), "all-reduce", SHARD, 8, 1),
+        (lambda x: jax.lax.psum(x, "data"), "all-reduce", SHARD, 2, 1),
+        (lambda x: jax.lax.all_gather(x, "fsdp"), "all-gather", 4 * SHARD, 4, 1),
         (
             lambda x: jax.lax.psum_scatter(x, "fsdp", scatter_dimension=1, tiled=True),
-            ("reduce-scatter", 4 * 96, 4, 1),
+            *("reduce-scatter", SHARD, 4, 1),
         ),
         (
             lambda x: jax.lax.all_to_all(x, "fsdp", 1, 0, tiled=True),
-            ("all-to-all", 4 * 96, 4, 1),
+            *("all-to-all", SHARD, 4, 1),
         ),
         (
             lambda x: jax.lax.ppermute(x, "fsdp", [(i, (i + 1) % 4) for i in range(4)]),
-            ("collective-permute", 4 * 96, 8, 1),
+            *("collective-permute", SHARD, 8, 1),
         ),
-        (
-            lambda x: jax.lax.scan(lambda c, _: (jax.lax.psum(c, "fsdp") * 0.1, None), x, length=5)[0],
-            ("all-reduce", 4 * 96, 4, 5),
-        ),
-        (
-            lambda x: jax.lax.fori_loop(
-                0, 3, lambda i, c: jax.lax.fori_loop(
-                    0, 7, lambda j, d: jax.lax.psum(d, "data") * 0.1, c), x),
-            ("all-reduce", 4 * 96, 2, 21),
-        ),
+        (in_a_loop, "all-reduce", SHARD, 4, 5),
+        (in_two_loops, "all-reduce", SHARD, 2, 21),
     ],
-)  # fmt: skip
-def test_compiled_programs(function, expected):
-    kind, size, group, trips = expected
+)
+def test_compiled_programs(function, kind, size, group, trips):
     (found,) = compiled(function, 8 * 6, 16)
-    assert (found.kind, found.bytes, found.dtype, found.group_size, found.trips) == (
-        kind, size, "f32", group, trips,
-    )  # fmt: skip
+    assert found == Collective(kind, size, "f32", group, trips, found.name)
 
 
 def test_compiled_program_without_collectives():

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ import optax
 import pytest
 
 from bert_jax.parallel.mesh import MeshShape, make_mesh
-from bert_jax.train.checkpoint import BrokenCheckpoint, Checkpointer, CheckpointMismatch
+from bert_jax.train.checkpoint import BrokenCheckpoint, Checkpointer
 from bert_jax.train.checksum import checksums
+from bert_jax.train.record import CheckpointMismatch
 from bert_jax.train.state import TrainState
 
 
@@ -196,7 +198,8 @@ def test_any_flipped_bit_that_matters_is_detected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["truncated", "missing", "emptied", "no_record", "no_arrays", "renamed"]
+    "damage",
+    ["truncated", "missing", "emptied", "no_record", "other_facts", "no_arrays", "renamed"],
 )
 def test_damage_falls_back_to_the_one_before_aloud(tmp_path: Path, damage: str) -> None:
     saved(tmp_path, 1, 2)
@@ -211,6 +214,10 @@ def test_damage_falls_back_to_the_one_before_aloud(tmp_path: Path, damage: str) 
             os.truncate(path, 0)
     elif damage == "no_record":
         shutil.rmtree(newest / "record")
+    elif damage == "other_facts":
+        (record,) = files_of(newest / "record")[-1:]
+        assert '"seed": 2' in record.read_text()
+        record.write_text(record.read_text().replace('"seed": 2', '"seed": 3'))
     elif damage == "no_arrays":
         shutil.rmtree(newest / "state")
     else:
@@ -298,6 +305,25 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     assert heard == []
 
 
+def test_a_failed_write_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"cannot write a checkpoint to .*/file/run \(NotADirectory"):
+        Checkpointer(tmp_path / "file" / "run").save(make_state(1), {})
+
+    def full(_: object) -> None:
+        raise ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left [source='a.cc:1']")
+
+    checkpoints = Checkpointer(tmp_path / "run")
+    checkpoints.save(make_state(1), {})
+    with monkeypatch.context() as patch:
+        patch.setattr("orbax.checkpoint.CheckpointManager.wait_until_finished", full)
+        with pytest.raises(OSError, match=r"No space left\): make room or .* stay good\.$"):
+            checkpoints.wait()
+        with pytest.raises(OSError, match="No space left"):
+            checkpoints.save(make_state(2), {})
+    checkpoints.close()
+
+
 KILLED = """
 import sys
 import jax, jax.numpy as jnp
@@ -353,3 +379,71 @@ def test_kill_while_saving_leaves_whole_checkpoints(tmp_path: Path) -> None:
         )
     # What the killed process left is cleaned away by the next that writes.
     assert all(p.name.isdecimal() for p in runs.iterdir())
+
+
+TWO_PROCESSES = """
+import os, pathlib, sys
+import jax
+from jax.experimental.multihost_utils import sync_global_devices
+
+number = int(sys.argv[1])
+jax.distributed.initialize(f"localhost:{sys.argv[2]}", 2, number)
+import jax.numpy as jnp
+from bert_jax.parallel.mesh import MeshShape, make_mesh
+from bert_jax.train.checkpoint import Checkpointer
+from bert_jax.train.state import TrainState
+
+directory = pathlib.Path(sys.argv[3])
+
+def state(step):
+    spec = jax.P("fsdp", None)
+    w = jax.random.normal(jax.random.key(step), (64, 64), out_sharding=spec)
+    return TrainState(jnp.int32(step), {"w": w}, (), jnp.int32(0), jnp.int32(0))
+
+compute = jax.jit(state, static_argnums=0)
+
+def make(step):
+    return jax.block_until_ready(compute(step))  # one collective at a time
+
+with jax.set_mesh(make_mesh(MeshShape(1, 2, 1))):
+    said = []
+    with Checkpointer(directory, keep_last=2, notify=said.append) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(make(step), {"step": step})
+        checkpoints.wait()
+        if number == 0:
+            for path in (directory / "3" / "state" / "ocdbt.process_1" / "d").iterdir():
+                os.truncate(path, path.stat().st_size // 2)
+        sync_global_devices("damaged")
+        restored = checkpoints.restore_latest(make(0))
+        assert restored.step == 2 and restored.meta == {"step": 2}
+        assert jnp.array_equal(restored.state.params["w"], make(2).params["w"])
+        assert "checkpoint 3" in said[0] and "is broken" in said[0], said
+        checkpoints.save(make(3), {"step": 3})
+        checkpoints.wait()
+        assert checkpoints.steps() == [2, 3]
+"""
+
+
+@pytest.mark.slow
+def test_processes_fall_back_together(tmp_path: Path) -> None:
+    """Also where the part of one process alone is damaged."""
+    program = tmp_path / "two.py"
+    program.write_text(TWO_PROCESSES)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(number), str(port), str(tmp_path / "run")],
+            env=environment,
+        )
+        for number in range(2)
+    ]
+    try:
+        assert [child.wait(timeout=200) for child in children] == [0, 0]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()

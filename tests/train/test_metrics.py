@@ -31,10 +31,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_flops_agree_with_xla(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the compiled float32 gradient, layers unrolled, all logits at once, vocabularies unpadded.
+    """Of the compiled float32 gradient, layers unrolled, all logits at once, no padded rows.
 
-    XLA also counts every addition and multiplication outside matrix products (norms, softmax, masks,
-    the loss): up to 4 % at these widths, less at real ones (0.8 % at width 512).
+    XLA also counts additions and multiplications outside matrix products (norms, softmax, masks,
+    losses): up to 4 % at these widths, less at real ones (0.8 % at width 512).
     """
     monkeypatch.setattr(heads, "vocab_block", lambda: None)  # XLA counts the body of a loop once
     config, rows, length, slots = CASES[case]

@@ -22,6 +22,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -58,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--peers", default="ours,transformers,gather")
     parser.add_argument("--rounds", type=int, default=7, help="counted steps of each peer")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="1 pins every peer to one core")
     parser.add_argument(
-        "--allocator", choices=("default", "hugetlb", "tcmalloc"), default="hugetlb"
+        "--allocator", choices=("default", "hugetlb", "tcmalloc"), default="tcmalloc"
     )
 
 
@@ -79,11 +80,12 @@ def run(options: argparse.Namespace) -> None:
                 cpu[peer].append(answer["cpu"])
             losses.setdefault(peer, []).append(answer["loss"])
     for worker in workers.values():
-        worker.stdin.close()
-        worker.wait()
+        worker.communicate()  # closes its input, which ends it
     size = SIZES[options.size]
     tokens = size.rows * size.length
-    print(f"{options.size} {options.dtype}, {options.threads} threads, allocator {options.allocator}")
+    print(
+        f"{options.size} {options.dtype}, {options.threads} threads, allocator {options.allocator}"
+    )
     print(f"{'peer':<14}{'wall ms':>9}{'cpu ms':>9}{'tok/s':>9}{'ours/peer':>11}{'cpu':>7}  losses")
     for peer in peers:
         wall = statistics.median(times[peer])
@@ -98,20 +100,23 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _start(peer: str, options: argparse.Namespace) -> subprocess.Popen:
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS=str(options.threads))
+    environment = dict(
+        os.environ, PYTHONPATH=f"{ROOT}:{ROOT / 'tools'}", OMP_NUM_THREADS=str(options.threads)
+    )
     if options.allocator == "hugetlb":
         environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
     elif options.allocator == "tcmalloc":
         environment["LD_PRELOAD"] = "libtcmalloc_minimal.so.4"
     command = [sys.executable, __file__, peer, options.size, options.dtype, str(options.threads)]
     if options.threads == 1:
-        command = ["taskset", "-c", "0", *command]
+        command = ["taskset", "-c", "1", *command]
     return subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
 def _ask(worker: subprocess.Popen) -> dict:
+    assert worker.stdin is not None and worker.stdout is not None  # pipes, see _start
     worker.stdin.write("step\n")
     worker.stdin.flush()
     line = worker.stdout.readline()
@@ -153,7 +158,7 @@ class _Special:
     ids = (0, 1, 2, 3, 4)
 
 
-def _config(size: Size, dtype: str):
+def _config(size: Size, dtype: Literal["float32", "bfloat16"]):
     from bert_jax.models.config import Dropout, EncoderConfig
 
     return EncoderConfig(
@@ -175,7 +180,7 @@ def _objective(size: Size):
     return MaskedLanguageModel(Masking(rate=RATE), _Special(), size.vocab)
 
 
-def ours(size: Size, dtype: str):
+def ours(size: Size, dtype: Literal["float32", "bfloat16"]):
     """This project's step."""
     import jax
 
@@ -188,8 +193,10 @@ def ours(size: Size, dtype: str):
 
     mesh = make_mesh(MeshShape())
     jax.set_mesh(mesh)
-    model, objective, optimizer = MaskedLM(_config(size, dtype)), _objective(size), AdamW(
-        LEARNING_RATE, clip_norm=None
+    model, objective, optimizer = (
+        MaskedLM(_config(size, dtype)),
+        _objective(size),
+        AdamW(LEARNING_RATE, clip_norm=None),
     )
     state = jax.jit(lambda: init_state(init_params(model, 0), objective, optimizer))()
     config = StepConfig(optimizer, Constant(), 1000, 0)
@@ -208,65 +215,13 @@ def ours(size: Size, dtype: str):
 def _torch_model(size: Size):
     """BertForMaskedLM with our initial weights."""
     import jax
-    import torch
-    from transformers import BertConfig, BertForMaskedLM
+    from torch_reference import bert_for_masked_lm
 
     from bert_jax.models.heads import MaskedLM
     from bert_jax.train.state import init_params
 
-    config = BertConfig(
-        vocab_size=size.vocab,
-        hidden_size=size.width,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=size.inner,
-        hidden_dropout_prob=size.dropout,
-        attention_probs_dropout_prob=size.dropout,
-    )
-    model = BertForMaskedLM(config)
-    params = jax.jit(lambda: init_params(MaskedLM(_config(size, "float32")), 0))()
-    with torch.no_grad():
-        for name, value in torch_names(jax.tree.map(np.asarray, params), size.vocab).items():
-            model.get_parameter(name).copy_(torch.from_numpy(np.array(value)))
-    return model.train()
-
-
-def torch_names(params: dict, vocab: int) -> dict[str, np.ndarray]:
-    """Our parameters under the names and in the orientation of BertForMaskedLM."""
-    out = {}
-    embeddings = params["encoder"]["embeddings"]
-    prefix = "bert.embeddings."
-    out[prefix + "word_embeddings.weight"] = embeddings["word"]["embedding"][:vocab]
-    out[prefix + "position_embeddings.weight"] = embeddings["position"]["embedding"]
-    out[prefix + "token_type_embeddings.weight"] = embeddings["type"]["embedding"]
-    norms = {prefix + "LayerNorm": embeddings["norm"]}
-    dense = {}
-    layers = params["encoder"]["layers"]
-    places = {
-        "query": "attention.self.query",
-        "key": "attention.self.key",
-        "value": "attention.self.value",
-        "attention_out": "attention.output.dense",
-        "mlp_in": "intermediate.dense",
-        "mlp_out": "output.dense",
-    }
-    for i in range(len(layers["query"]["bias"])):
-        base = f"bert.encoder.layer.{i}."
-        for ours_name, theirs in places.items():
-            dense[base + theirs] = {k: v[i] for k, v in layers[ours_name].items()}
-        for ours_name, theirs in (
-            ("attention_norm", "attention.output.LayerNorm"),
-            ("mlp_norm", "output.LayerNorm"),
-        ):
-            norms[base + theirs] = {k: v[i] for k, v in layers[ours_name].items()}
-    dense["cls.predictions.transform.dense"] = params["head_dense"]
-    norms["cls.predictions.transform.LayerNorm"] = params["head_norm"]
-    out["cls.predictions.bias"] = params["head_bias"][:vocab]
-    for name, leaf in dense.items():
-        out[name + ".weight"], out[name + ".bias"] = leaf["kernel"].T, leaf["bias"]
-    for name, leaf in norms.items():
-        out[name + ".weight"], out[name + ".bias"] = leaf["scale"], leaf["bias"]
-    return out
+    config = _config(size, "float32")
+    return bert_for_masked_lm(config, jax.jit(lambda: init_params(MaskedLM(config), 0))())
 
 
 def _torch_batches(size: Size):
@@ -278,7 +233,9 @@ def _torch_batches(size: Size):
 
     objective, rows = _objective(size), _rows(size)
     masked = jax.jit(objective.corrupt)(Keys.from_seed(0).masks, 0, rows)
-    out = {name: np.asarray(masked[name]) for name in ("input_ids", "positions", "targets", "weights")}
+    out = {
+        name: np.asarray(masked[name]) for name in ("input_ids", "positions", "targets", "weights")
+    }
     labels = np.full_like(rows["input_ids"], -100)
     np.put_along_axis(
         labels, out["positions"], np.where(out["weights"] > 0, out["targets"], -100), axis=1
@@ -331,7 +288,7 @@ def transformers(size: Size, dtype: str, *, gather: bool = False):
     return one
 
 
-def main(peer: str, size_name: str, dtype: str, threads: str) -> None:
+def main(peer: str, size_name: str, dtype: Literal["float32", "bfloat16"], threads: str) -> None:
     """A peer process."""
     size = SIZES[size_name]
     if peer == "ours":
@@ -344,4 +301,5 @@ def main(peer: str, size_name: str, dtype: str, threads: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _peer, _size, _dtype, _threads = sys.argv[1:]
+    main(_peer, _size, "bfloat16" if _dtype == "bfloat16" else "float32", _threads)

@@ -1,0 +1,211 @@
+"""The train step of the base recipes, compiled for a TPU pod slice by the real TPU compiler.
+
+By default each recipe is compiled at full size (scan over layers: depth costs nothing) without
+optimization, which leaves the reductions as they are; the slow tests compile with it, the other
+gradient type each, and look at memory. Collectives are counted with loop trips.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+
+import pytest
+
+pytest.importorskip("libtpu")
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.data.tokenizer_parts import SpecialTokens
+from bert_jax.experiment import Experiment
+from bert_jax.models.config import ComputeDtype
+from bert_jax.models.heads import MaskedLM
+from bert_jax.objectives.base import total_loss
+from bert_jax.objectives.masked_lm import MaskedLanguageModel
+from bert_jax.parallel import specs
+from bert_jax.parallel.hlo import REDUCTIONS, collectives, total_bytes
+from bert_jax.parallel.mesh import MeshShape
+from bert_jax.parallel.topology import abstract_batch, compile_train_step, topology_mesh
+from bert_jax.recipes import recipe
+from bert_jax.train.state import TrainState, abstract_state, init_params, init_state
+from bert_jax.train.step import StepConfig, make_train_step
+
+TOPOLOGY = "v5e:4x4"
+# What a chip (of 16 GiB) may need: 2.5 GiB were measured for 16 rows of 128, 8.7 GiB for
+# microbatches of 32 rows of 512.
+MEMORY = {"bert-base": 3 * 2**30, "roberta-base": 10 * 2**30}
+DATA_PARALLEL, FULLY_SHARDED = MeshShape(16, 1, 1), MeshShape(1, 16, 1)
+# Payload of a step over the bytes of one gradient: reduced once, with room for what is not a
+# gradient; and, fully sharded, parameters gathered (float32 at worst) beside it.
+LIMITS = {DATA_PARALLEL: 1.3, FULLY_SHARDED: 3.2}
+WITHOUT_OPTIMIZATION = {"optimization_level": 9}  # jax's O0
+
+SPECIAL = {
+    "bert-base": SpecialTokens(pad=0, unk=100, cls=101, sep=102, mask=103),
+    "roberta-base": SpecialTokens(pad=1, unk=3, cls=0, sep=2, mask=50264, family="roberta"),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_cached():
+    """An executable for devices that are not there cannot be read back: do not store it."""
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, name)
+    jax.config.update(name, 1e9)
+    yield
+    jax.config.update(name, before)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A compiled step, and what is asked of it."""
+
+    compiled: jax.stages.Compiled
+    state: TrainState
+    dtype: ComputeDtype
+    limit: float
+
+    def faults(self) -> list[str]:
+        """What is wrong with it, in words; empty if nothing is."""
+        text = self.compiled.as_text()
+        operations = collectives(text)
+        weights = sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
+        gradient = weights * jnp.dtype(self.dtype).itemsize
+        total, largest = total_bytes(operations), max(c.bytes for c in operations)
+        reduced = collections.Counter()
+        for c in operations:
+            if c.kind in REDUCTIONS:
+                reduced[c.dtype] += c.total_bytes
+        ours = reduced.pop("f32" if self.dtype == "float32" else "bf16", 0)
+        other = sum(reduced.values())
+        aliased = text.partition("\n")[0].count("-alias)")
+        leaves = len(jax.tree.leaves(self.state))
+        checks = {
+            f"{leaves - aliased} of {leaves} arrays of the state are not donated": aliased
+            == leaves,
+            f"a collective moves {largest / weights / 4:.1f} times the parameters": (
+                largest <= 4 * weights
+            ),
+            f"the collectives of a step move {total / gradient:.2f} gradients": (
+                total <= self.limit * gradient
+            ),
+            f"{ours:,} bytes are reduced in the gradient's type, less than it has": ours
+            >= gradient,
+            # Float32 always: sums of losses and weights, the norm, and a table of one row, which
+            # the compiler gathers by summing it with zeros.
+            f"{other:,} bytes are reduced in other types, {dict(reduced)}": (
+                other <= (0 if self.dtype == "float32" else 4096)
+            ),
+        }
+        return [fault for fault, holds in checks.items() if not holds]
+
+    def memory(self) -> int:
+        """Bytes a chip needs: arguments, results that alias none, temporaries, code."""
+        m = self.compiled.memory_analysis()
+        return (
+            m.argument_size_in_bytes
+            + m.output_size_in_bytes
+            - m.alias_size_in_bytes
+            + m.temp_size_in_bytes
+            + m.generated_code_size_in_bytes
+        )
+
+
+def parts(name: str, dtype: ComputeDtype):
+    """Experiment, model, objective, and the builder of the first state of a recipe."""
+    experiment = dataclasses.replace(recipe(name), gradient_dtype=dtype)
+    model = MaskedLM(experiment.model)
+    objective = MaskedLanguageModel(experiment.masking, SPECIAL[name], experiment.model.vocab_size)
+
+    def init() -> TrainState:
+        params = init_params(model, experiment.seed)
+        return init_state(params, objective, experiment.optimizer)
+
+    return experiment, model, objective, init
+
+
+def batch_of(e: Experiment, mesh: jax.sharding.Mesh):
+    return abstract_batch(e.batch_size, e.microbatches, e.packing.seq_length, mesh)
+
+
+def compiled(name: str, shape: MeshShape, dtype: ComputeDtype, options) -> Step:
+    """The step of a recipe as `bert_jax.train.loop` runs it."""
+    e, model, objective, init = parts(name, dtype)
+    config = StepConfig(e.optimizer, e.schedule, e.steps, e.seed, e.gradient_dtype)
+    step = make_train_step(objective, model.apply, config)
+    mesh = topology_mesh(TOPOLOGY, shape)
+    with jax.set_mesh(mesh):
+        state = abstract_state(init, mesh)
+    executable = compile_train_step(step, state, batch_of(e, mesh), mesh, compiler_options=options)
+    return Step(executable, state, dtype, LIMITS[shape])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [
+        ("bert-base", DATA_PARALLEL, "bfloat16"),
+        ("bert-base", FULLY_SHARDED, "float32"),
+        ("roberta-base", DATA_PARALLEL, "float32"),
+        ("roberta-base", FULLY_SHARDED, "bfloat16"),
+    ],
+)
+def test_step_moves_each_gradient_once(name, shape, dtype):
+    assert compiled(name, shape, dtype, WITHOUT_OPTIMIZATION).faults() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [
+        ("bert-base", DATA_PARALLEL, "float32"),
+        ("bert-base", FULLY_SHARDED, "bfloat16"),
+        ("roberta-base", DATA_PARALLEL, "bfloat16"),
+        ("roberta-base", FULLY_SHARDED, "float32"),
+    ],
+)
+def test_optimized_step_moves_each_gradient_once_and_fits(name, shape, dtype):
+    step = compiled(name, shape, dtype, None)
+    assert step.faults() == []
+    assert step.memory() < MEMORY[name]
+
+
+def test_copy_without_constraints_is_caught(monkeypatch):
+    """The same model, loss and layouts of parameters, with the rest left to the partitioner."""
+    e, model, objective, init = parts("bert-base", "float32")
+    explicit = topology_mesh(TOPOLOGY, FULLY_SHARDED)
+    with jax.set_mesh(explicit):
+        laid_out = abstract_state(init, explicit), batch_of(e, explicit)
+    automatic = jax.sharding.Mesh(explicit.devices, explicit.axis_names)
+    state, batch = jax.tree.map(
+        lambda leaf: leaf.update(sharding=jax.NamedSharding(automatic, leaf.sharding.spec)),
+        laid_out,
+    )
+    monkeypatch.setattr(specs, "spec", lambda *axes: None)
+    monkeypatch.setattr(specs, "gathered", lambda parameter: parameter)
+    step = compile_train_step(
+        functools.partial(unconstrained_step, e, model, objective), state, batch, automatic,
+        compiler_options=WITHOUT_OPTIMIZATION,
+    )  # fmt: skip
+    faults = Step(step, state, "float32", LIMITS[FULLY_SHARDED]).faults()
+    assert any("the collectives of a step move" in fault for fault in faults), faults
+
+
+def unconstrained_step(e, model, objective, state, batch):
+    """A step as one would write it first: the gradient of the loss of the global batch."""
+    rows = jax.tree.map(lambda leaf: leaf[0], batch)
+    rows = objective.corrupt(jax.random.key(1), state.step, rows)
+    (stage,) = objective.stages
+
+    def loss(params):
+        sums = stage.loss(model.apply, params, rows, jax.random.key(2), {})
+        return total_loss(sums, stage.coefficients, {n: sums[n][1] for n in stage.coefficients})
+
+    direction, moments = e.optimizer.direction().update(
+        jax.grad(loss)(state.params), state.opt_states[0], state.params
+    )
+    rate = e.optimizer.learning_rate * e.schedule.factor(state.step, e.steps)
+    params = optax.apply_updates(state.params, optax.tree.scale(-rate, direction))
+    return dataclasses.replace(state, step=state.step + 1, params=params, opt_states=(moments,))

@@ -1,0 +1,489 @@
+"""The train step: the same numbers on any mesh and in any microbatches, whatever the objective."""
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.data.tokenizer import SpecialTokens
+from bert_jax.models.config import (
+    EncoderConfig,
+    Execution,
+    LearnedPositions,
+    Norm,
+    Normal,
+    RotaryPositions,
+)
+from bert_jax.models.heads import MaskedLM
+from bert_jax.objectives.base import Stage, means
+from bert_jax.objectives.masked_lm import MaskedLanguageModel
+from bert_jax.objectives.masking import Masking
+from bert_jax.parallel.mesh import MeshShape, make_mesh, put_batch
+from bert_jax.train.optimizer import AdamW
+from bert_jax.train.schedule import Constant, Linear
+from bert_jax.train.state import TrainState, init_params, init_state
+from bert_jax.train.step import Keys, StepConfig, make_train_step
+
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+SPECIAL = SpecialTokens(pad=9, cls=7, sep=3, mask=0, unk=5)
+ROWS, LENGTH, VOCAB = 32, 16, 300
+
+POST = EncoderConfig(
+    VOCAB,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=32,
+    embedding_size=8,
+    type_vocab_size=2,
+    positions=LearnedPositions(LENGTH, SPECIAL.pad + 1),
+    initializer=Normal(0.2),  # so large that nothing is nearly linear
+    pad_id=SPECIAL.pad,
+)
+PRE = dataclasses.replace(
+    POST, embedding_size=None, positions=RotaryPositions(LENGTH), norm=Norm("pre", 1e-5)
+)
+OBJECTIVE = MaskedLanguageModel(Masking(0.3, count="bernoulli"), SPECIAL, VOCAB)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An optimizer that moves nothing and leaves the gradients in its state."""
+
+    learning_rate: float = 1.0
+
+    def direction(self) -> optax.GradientTransformation:
+        zeros = functools.partial(jax.tree.map, jnp.zeros_like)
+        return optax.GradientTransformation(zeros, lambda g, state, params: (zeros(g), g))
+
+
+def rows(first_example: int = 0, padding_only: bool = False) -> dict[str, np.ndarray]:
+    """Two documents and padding in each of 32 rows; lengths differ from row to row."""
+    rng = np.random.default_rng(first_example)
+    ends = rng.integers(6, LENGTH + 1, (ROWS, 1)) * (not padding_only)
+    places = np.arange(LENGTH)
+    segments = np.where(places < 5, 1, 2) * (places < ends)
+    ids = np.where(segments == 0, SPECIAL.pad, rng.integers(10, VOCAB, (ROWS, LENGTH)))
+    positions = np.where(segments == 2, places - 5, places) * (segments != 0)
+    arrays = {"input_ids": ids, "segment_ids": segments, "position_ids": positions}
+    return {
+        **{name: x.astype(np.int32) for name, x in arrays.items()},
+        "example_ids": np.arange(first_example, first_example + ROWS, dtype=np.uint32),
+    }
+
+
+def mesh_of(shape: MeshShape) -> jax.sharding.Mesh:
+    return make_mesh(shape, jax.devices()[: shape.data * shape.fsdp * shape.tensor])
+
+
+@functools.cache
+def initial(config: EncoderConfig) -> dict:
+    """Initial parameters of a model, on the host."""
+    init = jax.jit(lambda: init_params(MaskedLM(config), 0), compiler_options=FAST_COMPILE)
+    return jax.tree.map(np.asarray, init())
+
+
+@functools.cache
+def compiled(objective, apply, config: StepConfig):
+    step = make_train_step(objective, apply, config)
+    return jax.jit(step, compiler_options=FAST_COMPILE)
+
+
+def settings(optimizer=Probe(), schedule=Constant(), **kwargs) -> StepConfig:  # noqa: B008
+    return StepConfig(optimizer, schedule, **{"total_steps": 100, "seed": 5, **kwargs})
+
+
+@functools.cache
+def model_of(config: EncoderConfig):
+    return MaskedLM(config).apply
+
+
+def placed(config: EncoderConfig) -> dict:
+    """Initial parameters in their layouts on the mesh in force."""
+    shapes = jax.eval_shape(lambda: init_params(MaskedLM(config), 0))
+    place = lambda p, s: jax.device_put(p, s.sharding.spec)  # noqa: E731
+    return jax.tree.map(place, initial(config), shapes)
+
+
+def probe(config: EncoderConfig, shape: MeshShape, microbatches: int, batch):
+    """(gradients, metrics) of the first step."""
+    mesh = mesh_of(shape)
+    with jax.set_mesh(mesh):
+        params = placed(config)
+        state = init_state(params, OBJECTIVE, Probe())
+        step = compiled(OBJECTIVE, model_of(config), settings())
+        state, metrics = step(state, put_batch(batch, mesh, microbatches))
+        jax.tree.map(assert_same_layout, state.opt_states[0], params)
+    return jax.tree.map(np.asarray, (state.opt_states[0], metrics))
+
+
+def assert_same_layout(gradient, parameter):
+    assert jax.typeof(gradient).sharding == jax.typeof(parameter).sharding
+
+
+def assert_equal_steps(got, right):
+    """1e-6 in loss, 1e-5 in L2 for each gradient: float32 sums in another order."""
+    (grads, metrics), (right_grads, right_metrics) = got, right
+    loss, weight = metrics["sums"]["loss"]
+    np.testing.assert_allclose(loss, right_metrics["sums"]["loss"][0], rtol=1e-6)
+    assert weight == right_metrics["sums"]["loss"][1] > 0
+    assert metrics["sums"]["dropped"] == right_metrics["sums"]["dropped"]
+    np.testing.assert_allclose(metrics["gradient_norm"], right_metrics["gradient_norm"], rtol=1e-5)
+    scale = np.linalg.norm(right_grads["encoder"]["layers"]["query"]["bias"])
+
+    def check(path, got, right):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        size = np.linalg.norm(right)
+        if size < 1e-4 * scale:  # softmax ignores what is the same for all keys
+            assert name == "encoder/layers/key/bias"
+            assert np.linalg.norm(got) < 1e-4 * scale
+        else:
+            assert np.linalg.norm(got - right) < 1e-5 * size, name
+
+    jax.tree.map_with_path(check, grads, right_grads)
+
+
+MESHES = [MeshShape(8), MeshShape(2, 4), MeshShape(1, 4, 2)]
+mesh_id = lambda shape: f"{shape.data}x{shape.fsdp}x{shape.tensor}"  # noqa: E731
+
+
+@functools.cache
+def alone(config: EncoderConfig):
+    return probe(config, MeshShape(1), 1, rows())
+
+
+# ----------------------------------------------------------------------- meshes, microbatches
+
+
+@pytest.mark.parametrize("shape", MESHES, ids=mesh_id)
+def test_eight_devices_are_one(shape):
+    """With dropout, overflowing masks, two documents a row: loss and every gradient."""
+    assert_equal_steps(probe(POST, shape, 1, rows()), alone(POST))
+
+
+def test_four_microbatches_are_one_batch():
+    assert_equal_steps(probe(POST, MeshShape(1), 4, rows()), alone(POST))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [*MESHES, MeshShape(2, 2, 2)], ids=mesh_id)
+@pytest.mark.parametrize("config", [POST, PRE], ids=["post", "pre"])
+def test_eight_devices_and_two_microbatches_are_one(config, shape):
+    assert_equal_steps(probe(config, shape, 2, rows()), alone(config))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [MeshShape(1), *MESHES], ids=mesh_id)
+@pytest.mark.parametrize(
+    "execution", [Execution("scan", "none"), Execution("scan", "full"), Execution("unroll", "dots")]
+)
+def test_execution_changes_no_gradient(execution, shape):
+    config = dataclasses.replace(PRE, execution=execution)
+    assert_equal_steps(probe(config, shape, 1, rows()), alone(PRE))
+
+
+def test_order_of_rows_does_not_matter():
+    """Everything random hangs on an example's index, not on its place."""
+    order = np.random.default_rng(0).permutation(ROWS)
+    moved = {name: x[order] for name, x in rows().items()}
+    assert_equal_steps(probe(POST, MeshShape(1), 1, moved), alone(POST))
+
+
+def test_other_examples_give_other_masks_and_dropout():
+    same_text = {**rows(), "example_ids": rows()["example_ids"] + ROWS}
+    grads, metrics = probe(POST, MeshShape(1), 1, same_text)
+    right, right_metrics = alone(POST)
+    assert metrics["sums"]["loss"][0] != right_metrics["sums"]["loss"][0]
+    kernel = lambda g: g["head_dense"]["kernel"]  # noqa: E731
+    assert np.linalg.norm(kernel(grads) - kernel(right)) > 0.3 * np.linalg.norm(kernel(right))
+
+
+def test_no_target_at_all_gives_zero():
+    """Rows of padding only: loss 0, weight 0, every gradient exactly 0 (P23)."""
+    grads, metrics = probe(POST, MeshShape(1), 1, rows(padding_only=True))
+    assert metrics["sums"]["loss"] == (0, 0)
+    assert metrics["finite"] and metrics["gradient_norm"] == 0
+    jax.tree.map(lambda g: np.testing.assert_array_equal(g, 0), grads)
+    assert means(metrics["sums"])["loss"] == 0.0
+
+
+def test_streams_are_apart():
+    first, second = Keys.from_seed(0), Keys.from_seed(1)
+    data = [jax.random.key_data(k).tolist() for k in vars(first).values()]
+    data += [jax.random.key_data(k).tolist() for k in vars(second).values()]
+    assert len({tuple(words) for words in data}) == 4
+    assert all(jax.random.key_impl(k) == "threefry2x32" for k in vars(first).values())
+
+
+# -------------------------------------------------------------------------- another objective
+
+
+def first_loss(apply, params, batch, key, frozen):
+    """Squares of the first layer's error over tokens, and of its values over examples."""
+    hidden = batch["x"] @ params["first"]
+    error = jnp.sum((hidden - batch["y"]) ** 2, axis=(-1, -2)) * batch["counted"]
+    values = jnp.sum(hidden**2, axis=(-1, -2))
+    noise = jax.vmap(lambda e: jax.random.uniform(jax.random.fold_in(key, e)))(batch["example_ids"])
+    return {
+        "error": (jnp.sum(error), jnp.sum(batch["counted"]) * batch["x"].shape[1]),
+        "values": (jnp.sum(values * batch["noise"]), jnp.sum(batch["noise"])),
+        "drawn": (jnp.sum(noise), jnp.asarray(noise.size, jnp.float32)),
+    }
+
+
+def second_loss(apply, params, batch, key, frozen):
+    """The second layer on top of the first, which it takes as it is by now."""
+    out = (batch["x"] @ frozen["first"]) @ params["second"]["kernel"] + params["second"]["bias"]
+    error = jnp.sum((out - batch["y"]) ** 2, axis=(-1, -2))
+    return {"top": (jnp.sum(error), jnp.asarray(error.shape[0], jnp.float32))}
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Plain gradient descent."""
+
+    learning_rate: float
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.identity()
+
+
+@dataclass(frozen=True)
+class TwoStages:
+    """Two losses of two denominators; then a third on other parameters, after the update."""
+
+    first_optimizer: Descent = Descent(0.01)
+
+    @property
+    def stages(self):
+        coefficients = {"error": 2.0, "values": 0.5}
+        return (
+            Stage("first", first_loss, coefficients, lambda p: p == "first", self.first_optimizer),
+            Stage("second", second_loss, {"top": 1.0}, lambda p: p.startswith("second/")),
+        )
+
+    def corrupt(self, key, step, batch):
+        noise = jax.vmap(lambda e: jax.random.uniform(jax.random.fold_in(key, e)))
+        return {**batch, "noise": noise(batch["example_ids"]) * (step + 1)}
+
+
+def no_model(*_):
+    raise AssertionError("the toy losses compute everything themselves")
+
+
+def toy_batch() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {
+        "x": rng.normal(0, 1, (16, 3, 8)).astype(np.float32),
+        "y": rng.normal(0, 1, (16, 3, 8)).astype(np.float32),
+        # Most of what counts stands in the first rows: means of means would be wrong.
+        "counted": (rng.random(16) < np.linspace(1, 0, 16)).astype(np.float32),
+        "example_ids": np.arange(16, dtype=np.uint32),
+    }
+
+
+def toy_params() -> dict:
+    rng = np.random.default_rng(4)
+    draw = lambda *shape: jnp.asarray(rng.normal(0, 0.3, shape), jnp.float32)  # noqa: E731
+    return {
+        "first": draw(8, 8),
+        "second": {"kernel": draw(8, 8), "bias": draw(8)},
+        "frozen": {"kernel": draw(8, 8)},
+    }
+
+
+LAYOUTS = {"first": jax.P("fsdp", "tensor"), "second": {"kernel": jax.P("fsdp"), "bias": jax.P()},
+           "frozen": {"kernel": jax.P(None, "fsdp")}}  # fmt: skip
+
+
+def toy_step(shape: MeshShape, microbatches: int, **kwargs) -> tuple[TrainState, dict]:
+    objective = TwoStages()
+    config = settings(Descent(0.1), Linear(), seed=7, total_steps=10, **kwargs)
+    mesh = mesh_of(shape)
+    with jax.set_mesh(mesh):
+        params = jax.tree.map(jax.device_put, toy_params(), LAYOUTS)
+        state = init_state(params, objective, config.optimizer)
+        state = dataclasses.replace(state, step=jnp.full((), 4, jnp.int32))
+        step = jax.jit(make_train_step(objective, no_model, config), compiler_options=FAST_COMPILE)
+        state, metrics = step(state, put_batch(toy_batch(), mesh, microbatches))
+    return jax.tree.map(np.asarray, (state, metrics))
+
+
+def toy_by_hand():
+    """The step in float64, all rows at once: gradients of both stages, and their sums."""
+    batch = {name: x.astype(np.float64) for name, x in toy_batch().items()}
+    params = jax.tree.map(lambda p: np.asarray(p, np.float64), toy_params())
+    key = Keys.from_seed(7).masks
+    noise = np.asarray(
+        [jax.random.uniform(jax.random.fold_in(key, e)) * 5 for e in range(16)], np.float64
+    )
+    x, y, counted = batch["x"], batch["y"], batch["counted"]
+    hidden = x @ params["first"]
+    sums = {
+        "error": (((hidden - y) ** 2).sum((1, 2)) @ counted, counted.sum() * 3),
+        "values": ((hidden**2).sum((1, 2)) @ noise, noise.sum()),
+    }
+    per_row = 2.0 * 2 * (hidden - y) * counted[:, None, None] / sums["error"][1]
+    per_row += 0.5 * 2 * hidden * noise[:, None, None] / sums["values"][1]
+    d_first = np.einsum("ntd,nte->de", x, per_row)
+    first = params["first"] - 0.6 * 0.01 * d_first  # 1 - 4 / 10 of the stage's own rate
+    below = x @ first
+    error = below @ params["second"]["kernel"] + params["second"]["bias"] - y
+    sums["top"] = ((error**2).sum(), 16)
+    d_kernel = np.einsum("ntd,nte->de", below, 2 * error / 16)
+    d_bias = (2 * error / 16).sum((0, 1))
+    second = {
+        "kernel": params["second"]["kernel"] - 0.6 * 0.1 * d_kernel,
+        "bias": params["second"]["bias"] - 0.6 * 0.1 * d_bias,
+    }
+    norm = np.sqrt(sum((g**2).sum() for g in (d_first, d_kernel, d_bias)))
+    return {**params, "first": first, "second": second}, sums, norm
+
+
+@pytest.mark.parametrize(
+    "shape, microbatches",
+    [
+        (MeshShape(1), 1),
+        (MeshShape(1), 4),
+        (MeshShape(8), 2),
+        (MeshShape(2, 2, 2), 4),
+        (MeshShape(1, 4, 2), 1),
+    ],
+)
+def test_two_stages_with_two_denominators(shape, microbatches):
+    """Another objective fits, and is exact under accumulation and split over devices.
+
+    The second stage sees the first's update; each has its own optimizer; what no stage trains
+    stays, bit for bit.
+    """
+    state, metrics = toy_step(shape, microbatches)
+    params, sums, norm = toy_by_hand()
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state.params, params
+    )
+    for name, (total, weight) in sums.items():
+        np.testing.assert_allclose(metrics["sums"][name], (total, weight), rtol=1e-5)
+    np.testing.assert_array_equal(
+        state.params["frozen"]["kernel"], toy_params()["frozen"]["kernel"]
+    )
+    np.testing.assert_allclose(metrics["gradient_norm"], norm, rtol=1e-5)
+    np.testing.assert_allclose(metrics["learning_rate_factor"], 0.6, rtol=1e-6)
+    assert metrics["sums"]["drawn"][1] == 16 and state.step == 5
+
+
+def test_gradients_may_cross_devices_in_bfloat16():
+    """Each device's share is rounded once; where nothing crosses, nothing is rounded."""
+    exact, _ = toy_step(MeshShape(1), 1)
+    same, _ = toy_step(MeshShape(1), 1, gradient_dtype="bfloat16")
+    jax.tree.map(np.testing.assert_array_equal, same.params, exact.params)
+    rounded, _ = toy_step(MeshShape(2, 4), 1, gradient_dtype="bfloat16")
+    start = toy_params()["first"]
+    moved, right = (np.asarray(s.params["first"] - start) for s in (rounded, exact))
+    assert rounded.params["first"].dtype == np.float32
+    error = np.linalg.norm(moved - right) / np.linalg.norm(right)
+    assert 1e-5 < error < 2**-8
+
+
+def test_two_stages_may_not_give_one_name_twice():
+    @dataclass(frozen=True)
+    class Twice(TwoStages):
+        @property
+        def stages(self):
+            return (super().stages[0], dataclasses.replace(super().stages[0], name="again"))
+
+    config = settings(Descent(0.1))
+    with jax.set_mesh(mesh_of(MeshShape(1))):
+        state = init_state(toy_params(), Twice(), config.optimizer)
+        batch = put_batch(toy_batch(), mesh_of(MeshShape(1)), 1)
+        with pytest.raises(ValueError, match="stage 'again' returns 'drawn', as an earlier stage"):
+            jax.eval_shape(make_train_step(Twice(), no_model, config), state, batch)
+
+
+# ------------------------------------------------------------------------- whole training steps
+
+ADAMW = AdamW(3e-3, clip_norm=1.0)
+
+
+@functools.cache
+def start_training() -> TrainState:
+    with jax.set_mesh(mesh_of(MeshShape(1))):
+        return init_state(placed(POST), OBJECTIVE, ADAMW)
+
+
+def train(state: TrainState, batches, config: EncoderConfig = POST):
+    """(state after, metrics of each step) on one device."""
+    mesh = mesh_of(MeshShape(1))
+    history = []
+    with jax.set_mesh(mesh):
+        step = compiled(OBJECTIVE, model_of(config), settings(ADAMW))
+        for batch in batches:
+            state, metrics = step(state, put_batch(batch, mesh, 1))
+            history.append(metrics)
+    return state, history
+
+
+def poisoned(batch: dict) -> dict:
+    """One row holds ids past the token table, whose rows are NaN."""
+    ids = batch["input_ids"].copy()
+    ids[3, :6] = 10_000
+    return {**batch, "input_ids": ids}
+
+
+def test_a_step_with_bad_gradients_changes_nothing_but_counters():
+    """Skipped, counted, forgotten after the next good step (P49)."""
+    first, _ = train(start_training(), [rows(0)])
+    assert (first.step, first.skipped, first.skipped_in_a_row) == (1, 0, 0)
+    bad, metrics = train(first, [poisoned(rows(32)), poisoned(rows(64))])
+    assert [bool(m["finite"]) for m in metrics] == [False, False]
+    assert not any(np.isfinite(m["gradient_norm"]) for m in metrics)
+    assert (bad.step, bad.skipped, bad.skipped_in_a_row) == (3, 2, 2)
+    jax.tree.map(np.testing.assert_array_equal, bad.params, first.params)
+    jax.tree.map(np.testing.assert_array_equal, bad.opt_states, first.opt_states)
+    good, metrics = train(bad, [rows(96)])
+    assert metrics[0]["finite"]
+    assert (good.step, good.skipped, good.skipped_in_a_row) == (4, 2, 0)
+    never_bad, _ = train(dataclasses.replace(first, step=bad.step), [rows(96)])
+    jax.tree.map(np.testing.assert_array_equal, good.params, never_bad.params)
+    assert (good.params["head_bias"] != bad.params["head_bias"]).any()
+
+
+def test_one_bad_stage_undoes_the_whole_step():
+    """The first stage's gradients are fine, the second's are not: neither moves."""
+    params = toy_params()
+    params["second"]["bias"] = params["second"]["bias"].at[0].set(jnp.inf)
+    objective, config = TwoStages(), settings(AdamW())
+    mesh = mesh_of(MeshShape(1))
+    with jax.set_mesh(mesh):
+        before = init_state(params, objective, config.optimizer)
+        step = jax.jit(make_train_step(objective, no_model, config), compiler_options=FAST_COMPILE)
+        after, metrics = step(before, put_batch(toy_batch(), mesh, 1))
+    assert not metrics["finite"] and (after.skipped, after.skipped_in_a_row) == (1, 1)
+    jax.tree.map(np.testing.assert_array_equal, after.params, params)
+    jax.tree.map(np.testing.assert_array_equal, after.opt_states, before.opt_states)
+
+
+def test_norms_move_in_a_bfloat16_model():
+    """100 steps: every scale has left 1, and is within 1e-2 of the float32 model's (P48)."""
+    narrow = dataclasses.replace(POST, compute_dtype="bfloat16")
+    batches = [rows(ROWS * i) for i in range(100)]
+    (wide_state, wide_metrics), (state, metrics) = (
+        train(start_training(), batches, config) for config in (POST, narrow)
+    )
+    loss = lambda history: [m["sums"]["loss"][0] / m["sums"]["loss"][1] for m in history]  # noqa: E731
+    assert loss(metrics)[-1] < loss(metrics)[0]
+    np.testing.assert_allclose(loss(metrics), loss(wide_metrics), rtol=0.02)
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves((state.params, state.opt_states))}
+    assert dtypes == {np.dtype(np.float32), np.dtype(np.int32)}
+    scales = 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+        if path[-1].key == "scale":
+            scales += 1
+            wide = functools.reduce(lambda tree, key: tree[key.key], path, wide_state.params)
+            assert (leaf != 1).all() and np.abs(leaf - 1).max() > 0.02
+            np.testing.assert_allclose(leaf, wide, atol=1e-2)
+    assert scales == 4
