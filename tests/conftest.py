@@ -36,3 +36,10 @@ import pytest  # noqa: E402
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Annotations are not enforced, as in a user's process: for tests of what bad input is told."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that asks for the machine's devices is told of one, as on a laptop."""
+    first = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: first)

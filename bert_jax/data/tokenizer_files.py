@@ -2,7 +2,8 @@
 
 A saved directory holds `tokenizer.json` (all that encodes and decodes), `tokenizer_config.json`
 and `special_tokens_map.json` (the roles of the special tokens) and, where the tokenizer was made
-from a SentencePiece model, `spiece.model`. Its `tokenizer_class` is the generic
+from a SentencePiece model, `spiece.model` (which does not know of `lowercase`: that is in
+`tokenizer.json` alone). Its `tokenizer_class` is the generic
 `PreTrainedTokenizerFast`, because transformers 5 rebuilds named classes (`BertTokenizer`, ...) from
 the vocabulary alone and so would change what is not their default.
 """

@@ -10,8 +10,8 @@ and the file format others load. SentencePiece's normaliser (src/normalizer.cc) 
 * spaces: runs shortened and the ends trimmed, if the model asks for it;
 * the space before the first word, and `▁` for every space.
 
-One difference remains: "<0x41>" written in a text is taken for the byte it names if the model falls
-back to bytes.
+Two differences remain: "<0x41>" written in a text is taken for the byte it names if the model falls
+back to bytes, and without a mark before the first word, spaces at the start of a text count.
 """
 
 from __future__ import annotations

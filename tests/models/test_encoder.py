@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.models.config import (
+    Dropout,
     EncoderConfig,
     Execution,
     LearnedPositions,
@@ -316,6 +317,26 @@ def assert_gradients_close(got, right, tolerance):
 def distance(got, right) -> float:
     got, right = (np.asarray(x, np.float64) for x in (got, right))
     return float(np.linalg.norm(got - right) / np.linalg.norm(right))
+
+
+def test_every_dropout_has_a_mask_of_its_own(monkeypatch):
+    """Embeddings once, each layer three times: no layer or site stands for another."""
+    params = {"params": parameters(CONFIGS["post-learned"])}
+    seen = []
+
+    def record(x, rate, seed, site):
+        if seed is not None:  # flax checks shapes by a run without one
+            seen.append((int(seed.layer), site, rate))
+        return x
+
+    monkeypatch.setattr("bert_jax.models.encoder.dropout", record)
+    monkeypatch.setattr("bert_jax.ops.attention.dropout", record)
+    config = dataclasses.replace(CONFIGS["post-learned"], dropout=Dropout(0.2, 0.3))
+    ids = jnp.ones((1, 4), jnp.int32)
+    seed = DropoutSeed.from_key(jax.random.key(0), jnp.arange(1))
+    jax.eval_shape(lambda: Encoder(config).apply(params, ids, ids, seed=seed))
+    assert len(set(seen)) == len(seen) == 1 + 3 * config.num_layers
+    assert sorted(rate for _, _, rate in seen) == [0.2] * 5 + [0.3] * 2
 
 
 # --------------------------------------------------------------------------------- embeddings

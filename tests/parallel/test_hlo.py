@@ -207,7 +207,7 @@ def test_strings_may_hold_newlines_brackets_and_names_of_operations():
     text = entry("%p = f32[4,128] parameter(0)").replace(
         "parameter(0)\n}",
         'parameter(0)\n  %k = f32[4,128] custom-call(%p), metadata={op_name="all-reduce(%p)"}, '
-        'kernel_metadata={"a": "first\n  %x = f32[4,128] all-reduce(%p), replica_groups={}\n\\"("}\n}',
+        'kernel_metadata={"a": "first\n  %x = f32[] all-reduce(%p), replica_groups={}\n\\"("}\n}',
     )
     assert collectives(text) == []
 

@@ -59,6 +59,7 @@ def test_roberta_base_is_the_paper_s():
     np.testing.assert_allclose(rate, [3e-4, 6e-4, 0], atol=1e-10)
 
 
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     ("file", "more"),
     [

@@ -110,14 +110,15 @@ def placed(config: EncoderConfig) -> dict:
     return jax.tree.map(place, initial(config), shapes)
 
 
-def probe(config: EncoderConfig, shape: MeshShape, microbatches: int, batch):
-    """(gradients, metrics) of the first step."""
+def probe(config: EncoderConfig, shape: MeshShape, microbatches: int, batch, step: int = 0):
+    """(gradients, metrics) of one step from the initial parameters."""
     mesh = mesh_of(shape)
     with jax.set_mesh(mesh):
         params = placed(config)
         state = init_state(params, OBJECTIVE, Probe())
-        step = compiled(OBJECTIVE, model_of(config), settings())
-        state, metrics = step(state, put_batch(batch, mesh, microbatches))
+        state = dataclasses.replace(state, step=state.step + step)
+        run = compiled(OBJECTIVE, model_of(config), settings())
+        state, metrics = run(state, put_batch(batch, mesh, microbatches))
         jax.tree.map(assert_same_layout, state.opt_states[0], params)
     return jax.tree.map(np.asarray, (state.opt_states[0], metrics))
 
@@ -201,6 +202,18 @@ def test_other_examples_give_other_masks_and_dropout():
     assert metrics["sums"]["loss"][0] != right_metrics["sums"]["loss"][0]
     kernel = lambda g: g["head_dense"]["kernel"]  # noqa: E731
     assert np.linalg.norm(kernel(grads) - kernel(right)) > 0.3 * np.linalg.norm(kernel(right))
+
+
+def test_another_step_gives_other_dropout_and_the_same_masks():
+    """Masks hang on the example alone; dropout on the step too."""
+    grads, metrics = probe(POST, MeshShape(1), 1, rows(), step=1)
+    right, right_metrics = alone(POST)
+    assert metrics["sums"]["loss"][1] == right_metrics["sums"]["loss"][1]
+    np.testing.assert_allclose(
+        metrics["sums"]["loss"][0], right_metrics["sums"]["loss"][0], rtol=0.1
+    )
+    assert metrics["sums"]["loss"][0] != right_metrics["sums"]["loss"][0]
+    assert np.abs(grads["head_bias"] - right["head_bias"]).max() > 1e-4
 
 
 def test_no_target_at_all_gives_zero():
