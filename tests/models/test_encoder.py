@@ -272,7 +272,6 @@ def gradients(name: str, loop: str = "unroll", remat: str = "none", dtype: str =
     "name, loop, remat",
     [
         ("pre-rotary", "scan", "none"),
-        ("pre-rotary", "unroll", "dots"),
         ("post-learned", "scan", "full"),
     ],
 )

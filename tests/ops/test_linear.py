@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from bert_jax.ops.linear import product
+from bert_jax.ops.linear import add_bias, product
 from bert_jax.parallel import specs
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 
@@ -97,6 +97,19 @@ def test_every_product_has_compute_type_operands_and_float32_sums(equation):
     for dot in dots:
         assert {v.aval.dtype for v in dot.invars} == {jnp.dtype(jnp.bfloat16)}
         assert dot.params["preferred_element_type"] == jnp.float32
+
+
+def test_gradient_of_a_bias_is_summed_in_float32():
+    """999 ones: a bfloat16 sum would stop at 256, and its rounding would give 1000."""
+    x, bias = jnp.zeros((3, 333, 4), jnp.bfloat16), jnp.arange(4.0)
+    out = add_bias(x, bias)
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(out[1, 2], bias)
+    loss = lambda x, bias: add_bias(x, bias).astype(jnp.float32).sum()  # noqa: E731
+    d_x, d_bias = jax.jit(jax.grad(loss, argnums=(0, 1)))(x, bias)
+    assert (d_x.dtype, d_bias.dtype) == (jnp.bfloat16, jnp.float32)
+    np.testing.assert_array_equal(d_bias, 999)
+    np.testing.assert_array_equal(d_x, 1)
 
 
 def dots_of(jaxpr):
