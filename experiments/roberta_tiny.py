@@ -7,9 +7,10 @@
     bert-jax evaluate runs/roberta-tiny/run
 
 Hardware: two CPU cores; 7 minutes of training on a machine shared with other work.
-Expected (measured): held-out cross-entropy 6.03, unigram floor 7.05, gain 1.02 nats (standard error
-.02), accuracy .158 on 20,628 targets (a byte-level vocabulary: not comparable with the demo's). Learned
-positions and post-LN leave the plateau of token frequencies later than the rotary pre-LN quickstart.
+Expected (measured): held-out cross-entropy 6.03, unigram floor 7.05, gain 1.02 nats (standard
+error .02), accuracy .158 on 20,628 targets (a byte-level vocabulary: not comparable with the
+demo's). Learned positions and post-LN leave the plateau of token frequencies later than the rotary
+pre-LN quickstart.
 """
 
 from bert_jax.data.packing import Packing
