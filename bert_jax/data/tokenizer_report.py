@@ -214,7 +214,7 @@ def _first_texts(texts: Iterable[str]) -> Iterator[str]:
 def _most_fragmented(
     tokenizer: Tokenizer, counts: collections.Counter[str], num_words: int
 ) -> tuple[FragmentedWord, ...]:
-    """The words of most pieces, each tokenised as if it stood between spaces."""
+    """The broken words of most pieces, each tokenised as if it stood between spaces."""
     words = [word for word, count in counts.items() if count > 1] or list(counts)
     # A SentencePiece model puts the space before the first word itself.
     before = "" if tokenizer.kind == "unigram" else " "
@@ -223,7 +223,8 @@ def _most_fragmented(
         batch = words[start : start + _WORDS_BATCH]
         encoded = tokenizer.encode_arrays([before + word for word in batch])
         lengths.update((word, len(one.ids)) for word, one in zip(batch, encoded, strict=True))
-    chosen = sorted(words, key=lambda word: (-lengths[word], -counts[word], word))[:num_words]
+    broken = [word for word in words if lengths[word] > 1]
+    chosen = sorted(broken, key=lambda word: (-lengths[word], -counts[word], word))[:num_words]
     encoded = tokenizer.encode_arrays([before + word for word in chosen])
     pieces = [tuple(tokenizer.id_to_token(int(i)) for i in one.ids) for one in encoded]
     return tuple(

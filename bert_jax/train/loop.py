@@ -32,7 +32,7 @@ from bert_jax.train.inputs import (
     save_tokenizer,
     validation_batches,
 )
-from bert_jax.train.log import RunLog
+from bert_jax.train.log import RunLog, read_metrics
 from bert_jax.train.metrics import model_flops_per_step, peak_flops
 from bert_jax.train.optimizer import decay_table
 from bert_jax.train.report import write_report
@@ -53,7 +53,8 @@ class TrainResult:
     Attributes:
         run_dir: The run directory.
         step: Steps done, over all calls.
-        scores: Last held-out scores; None without a validation split.
+        scores: Last held-out scores of this call; None without a validation split, or if the
+            run was finished already.
         interrupted: Name of the signal that ended the call early (the state is saved); else None.
         report: The run's ``report.html``.
     """
@@ -181,7 +182,7 @@ class _Run:
                 if caught:
                     break
         interrupted = caught[0] if caught and done < e.steps else None
-        if interrupted is None and evaluated != done:
+        if interrupted is None and evaluated != done and not self._is_evaluated(done):
             self._evaluate(state, done)
         self.saved.wait()
         if interrupted:
@@ -251,6 +252,11 @@ class _Run:
                 "targets": self.scores.targets,
             },
         )
+
+    def _is_evaluated(self, done: int) -> bool:
+        """Whether an earlier call has evaluated this step (the run was finished already)."""
+        records = read_metrics(self.run_dir)
+        return any(r["kind"] == "evaluation" and r["step"] == done for r in records)
 
     def _save(self, state: TrainState, done: int) -> None:
         e = self.experiment
