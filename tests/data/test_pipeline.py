@@ -310,6 +310,8 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 from bert_jax.data.pipeline import prefetch
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's parent ignores it
+
 def make(step):
     if step == 2:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -333,7 +335,6 @@ def test_an_interrupt_ends_the_wait_and_the_thread():
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert (done.returncode, done.stderr) == (5, "")
     assert done.stdout.strip() == "interrupted, left: ['MainThread']"

@@ -160,7 +160,7 @@ def test_decay_table():
         ({"weight_decay": -1.0}, "optimizer.weight_decay is -1.0; it is 0 or more."),
         (
             {"clip_norm": 0.0},
-            "optimizer.clip_norm is 0.0; it must be positive, or None for no clip.",
+            "optimizer.clip_norm is 0.0; it must be positive, or None.",
         ),
     ],
 )
