@@ -7,6 +7,7 @@ chip needs (``memory_analysis()``) and what crosses between chips (`bert_jax.par
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import re
@@ -54,9 +55,15 @@ def topology_mesh(topology: str, shape: MeshShape) -> jax.sharding.Mesh:
         The mesh. A v4 or v5p chip is one device (megacore), a v2, v3 or tpu7x chip two.
 
     Raises:
-        ValueError: For a slice that does not exist, or a mesh that does not fit its torus.
+        ValueError: For a slice that does not exist, a mesh that does not fit its torus, or where
+            libtpu is not installed.
     """
     family, sides = _parse(topology)
+    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        raise ValueError(
+            "compiling for a TPU needs its compiler, libtpu, which is not installed; "
+            "pip install 'bert-jax[tpu]' (Linux, x86-64)."
+        )
     for name, value in _LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if not jax.config.values["jax_platforms"]:

@@ -1,5 +1,7 @@
 """Described TPU slices, and the abstract compilation on devices that are there."""
 
+import importlib.util
+
 import jax
 import numpy as np
 import pytest
@@ -69,6 +71,13 @@ def test_mesh_that_does_not_fit_the_torus_is_refused():
         topology_mesh("v5p:4x4x4", MeshShape(8, 8, 1))
     with pytest.raises(ValueError, match="mesh 3 x 1 x 1 wants 3 devices and there are 16"):
         topology_mesh("v5e:4x4", MeshShape(3, 1, 1))
+
+
+def test_without_the_compiler_its_extra_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    with pytest.raises(ValueError, match=r"libtpu, which is not installed; .*bert-jax\[tpu\]"):
+        topology_mesh("v5e:4x4", MeshShape())
 
 
 @pytest.mark.parametrize("words", [False, True])
