@@ -1,5 +1,7 @@
 """What every test runs under: 8 CPU devices, checked shapes, a cache of compiled programs."""
 
+import dataclasses
+import functools
 import os
 from pathlib import Path
 
@@ -43,3 +45,35 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that asks for the machine's devices is told of one, as on a laptop."""
     first = jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda *_: first)
+
+
+@pytest.fixture(scope="session")
+def tiny_preset():
+    """``tiny_preset(name)``: the published encoder with every size small, all else as it is."""
+    return shrunk
+
+
+@functools.cache
+def shrunk(name: str):
+    from bert_jax.models.config import DisentangledPositions, LearnedPositions, LocalAttention
+    from bert_jax.recipes import preset
+
+    config = preset(name)
+    positions = dataclasses.replace(config.positions, max_length=32)
+    pad = positions.offset - 1 if isinstance(positions, LearnedPositions) else 0
+    if isinstance(positions, DisentangledPositions):
+        buckets = 8 if positions.buckets else 0
+        positions = dataclasses.replace(positions, buckets=buckets, max_distance=12)
+    sizes = {"positions": positions, "pad_id": max(pad, 0), "num_layers": 4, "num_heads": 2}
+    if isinstance(config.attention, LocalAttention):
+        sizes["attention"] = dataclasses.replace(config.attention, window=4)
+        # Windows are computed in blocks from 66 tokens on.
+        sizes |= {"num_layers": 8, "positions": dataclasses.replace(positions, max_length=96)}
+    return dataclasses.replace(
+        config,
+        vocab_size=60,
+        hidden_size=16,
+        intermediate_size=24,
+        embedding_size=None if config.embedding_size is None else 8,
+        **sizes,
+    )

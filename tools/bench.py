@@ -12,6 +12,7 @@ from pathlib import Path
 BENCHMARKS = {
     "data": "rows and batches from a warm store, in tokens a second on one core",
     "step": "the train step against transformers + torch (extra `reference`), interleaved",
+    "attention_forms": "forms of disentangled and local attention, here or by the TPU compiler",
 }
 
 

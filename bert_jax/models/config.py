@@ -6,98 +6,62 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["gelu", "gelu_tanh"]
+from bert_jax.models.axes import (
+    Activation,
+    AttentionPattern,
+    Biases,
+    Convolution,
+    DisentangledPositions,
+    Dropout,
+    GlobalAttention,
+    Heads,
+    Initializer,
+    LayerSharing,
+    LearnedPositions,
+    LocalAttention,
+    NoPositions,
+    Norm,
+    Normal,
+    Pooler,
+    Positions,
+    RotaryPositions,
+    SinusoidalPositions,
+    TruncatedNormal,
+    Uniform,
+    VocabularyHead,
+    at_least,
+)
+
+__all__ = [
+    "Activation",
+    "AttentionPattern",
+    "Biases",
+    "ComputeDtype",
+    "Convolution",
+    "DisentangledPositions",
+    "Dropout",
+    "EncoderConfig",
+    "Execution",
+    "GlobalAttention",
+    "Heads",
+    "Initializer",
+    "LayerSharing",
+    "LearnedPositions",
+    "LocalAttention",
+    "NoPositions",
+    "Norm",
+    "Normal",
+    "Pooler",
+    "Positions",
+    "RotaryPositions",
+    "SinusoidalPositions",
+    "TruncatedNormal",
+    "Uniform",
+    "VocabularyHead",
+]
+
 ComputeDtype = Literal["float32", "bfloat16"]
 VOCAB_MULTIPLE = 128  # lanes of a TPU tile; the padded rows never leave the model
-
-
-@dataclass(frozen=True)
-class LearnedPositions:
-    """A table of absolute positions (BERT, RoBERTa).
-
-    Attributes:
-        max_length: Usable positions; the table has ``max_length + offset`` rows.
-        offset: Row of position 0. RoBERTa's is ``pad_id + 1``: padding reads row ``offset - 1``
-            and, unless ``position_ids`` are given, only real tokens are counted (fairseq
-            ``make_positions``).
-    """
-
-    max_length: int = 512
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        _at_least("positions.max_length", self.max_length, 1)
-        _at_least("positions.offset", self.offset, 0)
-
-
-@dataclass(frozen=True)
-class RotaryPositions:
-    """Rotary position embeddings, rotate-half form (Su et al. 2021, arXiv:2104.09864).
-
-    Attributes:
-        max_length: Longest sequence the model is meant for; a bound for inputs, not a table size.
-        theta: Base of the geometric series of wavelengths.
-    """
-
-    max_length: int = 512
-    theta: float = 10_000.0
-
-    def __post_init__(self) -> None:
-        _at_least("positions.max_length", self.max_length, 1)
-        if self.theta <= 1:
-            raise ValueError(f"positions.theta is {self.theta}; it must be greater than 1.")
-
-
-Positions = LearnedPositions | RotaryPositions
-
-
-@dataclass(frozen=True)
-class Norm:
-    """Layer normalisation: where it stands and its epsilon (inside the square root).
-
-    ``post``: after each residual sum and after the embeddings (BERT, RoBERTa). ``pre``: before
-    each sub-layer and once at the end; the embeddings are left as they are.
-    """
-
-    placement: Literal["post", "pre"] = "post"
-    eps: float = 1e-12
-
-    def __post_init__(self) -> None:
-        if not 0 < self.eps < 1:
-            raise ValueError(f"norm.eps is {self.eps}; it must lie between 0 and 1.")
-
-
-@dataclass(frozen=True)
-class Dropout:
-    """Dropout rates: ``hidden`` after embeddings and sub-layers, ``attention`` on probabilities."""
-
-    hidden: float = 0.1
-    attention: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name, rate in (("hidden", self.hidden), ("attention", self.attention)):
-            if not 0 <= rate < 1:
-                raise ValueError(f"dropout.{name} is {rate}; a rate lies in [0, 1).")
-
-
-@dataclass(frozen=True)
-class TruncatedNormal:
-    """Normal draws cut at two standard deviations, not rescaled (Google BERT).
-
-    The cut leaves a standard deviation of .88 ``std`` (recipes: .0176 for .02).
-    """
-
-    std: float = 0.02
-
-
-@dataclass(frozen=True)
-class Normal:
-    """Plain normal draws (fairseq RoBERTa)."""
-
-    std: float = 0.02
-
-
-Initializer = TruncatedNormal | Normal
 
 
 @dataclass(frozen=True)
@@ -105,14 +69,20 @@ class Execution:
     """How the stack of layers runs; changes speed and memory, never a value.
 
     Attributes:
-        loop: ``scan`` compiles one layer, ``unroll`` all; ``auto`` unrolls on CPU, scans elsewhere.
+        loop: ``scan`` compiles one layer (of each kind), ``unroll`` all; ``auto`` unrolls on CPU,
+            scans elsewhere.
         remat: What the backward pass recomputes: ``none``; ``dots`` keeps the outputs of linear
             maps and recomputes attention and the rest; ``full`` keeps only each layer's input;
             ``auto`` is ``none`` on CPU, ``dots`` elsewhere.
+        attention: ``reference``: masks over all pairs, relative positions by gathers; ``fast``:
+            windows in blocks, relative positions by one-hot products; ``auto``: windows in blocks
+            everywhere, gathers on CPU and one-hot products elsewhere
+            (docs/design-notes/attention-forms.md).
     """
 
     loop: Literal["auto", "scan", "unroll"] = "auto"
     remat: Literal["auto", "none", "dots", "full"] = "auto"
+    attention: Literal["auto", "reference", "fast"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -127,15 +97,24 @@ class EncoderConfig:
         intermediate_size: Width of the feed-forward layer.
         embedding_size: Width of the embedding tables; None means ``hidden_size``, another number
             adds a projection (factorised embeddings, ALBERT).
+        embedding_projection: Where that projection stands: ``after_norm``, with a bias (ALBERT,
+            ELECTRA), or ``before_norm``, without (DeBERTa).
         type_vocab_size: Rows of the segment-type table; 0 means none.
         positions: Position scheme.
-        norm: Norm placement and epsilon.
-        activation: ``gelu`` (erf) or ``gelu_tanh`` (Google BERT's approximation).
+        attention: Attention pattern.
+        norm: Norm kind, placement and epsilon.
+        activation: ``gelu`` (erf), ``gelu_tanh`` (Google BERT's approximation), or others.
+        mlp: ``plain``, or ``gated``: ``activation(x @ in) * (x @ gate)`` (with gelu GeGLU, with
+            silu SwiGLU; Shazeer 2020, arXiv:2002.05202).
+        biases: Which linear maps have one.
+        sharing: Layers that share parameters; None means each has its own.
+        convolution: Beside the first layer; None means none.
         dropout: Rates; all zero at evaluation.
         initializer: Distribution of kernels and tables; biases start at 0, scales at 1.
+        heads: Shapes of the family's heads.
         pad_id: Id of the padding token.
         compute_dtype: Type of matrix products; parameters, norms, softmax, losses are float32.
-        execution: Loop and rematerialisation.
+        execution: Loop, rematerialisation, forms of attention.
     """
 
     vocab_size: int
@@ -144,22 +123,29 @@ class EncoderConfig:
     num_heads: int = 12
     intermediate_size: int = 3072
     embedding_size: int | None = None
+    embedding_projection: Literal["after_norm", "before_norm"] = "after_norm"
     type_vocab_size: int = 0
     positions: Positions = dataclasses.field(default_factory=LearnedPositions)
+    attention: AttentionPattern = dataclasses.field(default_factory=GlobalAttention)
     norm: Norm = dataclasses.field(default_factory=Norm)
     activation: Activation = "gelu"
+    mlp: Literal["plain", "gated"] = "plain"
+    biases: Biases = dataclasses.field(default_factory=Biases)
+    sharing: LayerSharing | None = None
+    convolution: Convolution | None = None
     dropout: Dropout = dataclasses.field(default_factory=Dropout)
     initializer: Initializer = dataclasses.field(default_factory=TruncatedNormal)
+    heads: Heads = dataclasses.field(default_factory=Heads)
     pad_id: int = 0
     compute_dtype: ComputeDtype = "float32"
     execution: Execution = dataclasses.field(default_factory=Execution)
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("type_vocab_size", self.type_vocab_size, 0)
+            at_least(name, getattr(self, name), 1)
+        at_least("type_vocab_size", self.type_vocab_size, 0)
         if self.embedding_size is not None:
-            _at_least("embedding_size", self.embedding_size, 1)
+            at_least("embedding_size", self.embedding_size, 1)
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not divisible by num_heads {self.num_heads}; "
@@ -173,6 +159,43 @@ class EncoderConfig:
         if not 0 <= self.pad_id < self.vocab_size:
             raise ValueError(
                 f"pad_id {self.pad_id} is outside the vocabulary of {self.vocab_size} entries."
+            )
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """What no published encoder combines and the stack of layers therefore does not offer."""
+        local = isinstance(self.attention, LocalAttention)
+        disentangled = isinstance(self.positions, DisentangledPositions)
+        if local and disentangled:
+            raise ValueError(
+                "local attention does not go with disentangled positions; use rotary ones."
+            )
+        if self.sharing is not None:
+            if local or self.norm.skip_first or self.convolution is not None:
+                raise ValueError(
+                    "shared layers are all of one kind; leave out local attention, "
+                    "norm.skip_first and the convolution."
+                )
+            if self.sharing.groups > self.num_layers:
+                raise ValueError(
+                    f"sharing.groups {self.sharing.groups} exceeds num_layers {self.num_layers}."
+                )
+        if self.heads.vocabulary.mask_decoder == "enhanced" and not (
+            isinstance(self.positions, DisentangledPositions)
+            and self.positions.at_input == "none"
+            and self.num_layers >= 2
+            and self.sharing is None
+        ):
+            raise ValueError(
+                "heads.vocabulary.mask_decoder 'enhanced' needs disentangled positions without "
+                "absolute ones at the input, and two layers of their own or more."
+            )
+        vocabulary = self.heads.vocabulary
+        plain = vocabulary.decoder == "tied" and vocabulary.transform == "none"
+        if plain and self.table_size != self.hidden_size:
+            raise ValueError(
+                f"a tied decoder without a transform needs embedding_size "
+                f"{self.table_size} = hidden_size {self.hidden_size}."
             )
 
     @property
@@ -190,7 +213,22 @@ class EncoderConfig:
         """Rows of the token table: ``vocab_size`` rounded up to a multiple of 128."""
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
+    @property
+    def residual_initializer(self) -> Initializer:
+        """Distribution of the maps that lead back to the residual stream."""
+        start = self.initializer
+        if isinstance(start, TruncatedNormal) and start.residual == "by_depth":
+            return TruncatedNormal(start.std * (2 * self.num_layers) ** -0.5)
+        return start
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}.")
+    @property
+    def stored_layers(self) -> int:
+        """Layers with parameters of their own."""
+        if self.sharing is None:
+            return self.num_layers
+        return self.sharing.groups * self.sharing.inner
+
+    @property
+    def applied_layers(self) -> int:
+        """Layers a token goes through."""
+        return self.num_layers * (1 if self.sharing is None else self.sharing.inner)

@@ -2,126 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from bert_jax.models.config import EncoderConfig, LearnedPositions, RotaryPositions
-from bert_jax.models.layers import DENSE_OUTPUT, Dense, LayerNorm, Table, activate
-from bert_jax.models.positions import default_position_ids, rotary_angles, rotate
-from bert_jax.ops.attention import attention, segment_mask
-from bert_jax.ops.dropout import DropoutSeed, dropout
-from bert_jax.parallel import specs
+from bert_jax.models.config import DisentangledPositions, EncoderConfig, RotaryPositions
+from bert_jax.models.embeddings import Embeddings
+from bert_jax.models.layer import (
+    Context,
+    Layer,
+    LayerKind,
+    NeighbourConvolution,
+    Padding,
+)
+from bert_jax.models.layers import Table, norm_layer
+from bert_jax.models.positions import default_position_ids, rotary_angles
+from bert_jax.models.stack import LayerStack
+from bert_jax.ops.attention import row_mask, segment_mask
+from bert_jax.ops.dropout import DropoutSeed
 
-# Dropout sites: inside a layer, and the embeddings' own "layer" before the first.
-ATTENTION_SITE, ATTENTION_OUT_SITE, MLP_OUT_SITE, EMBEDDING_SITE = range(4)
-
-Rotation = tuple[Float[Array, "batch 1 length half"], Float[Array, "batch 1 length half"]]
-
-
-class Embeddings(nn.Module):
-    """Token, type and position tables, summed in float32; norm, dropout, projection."""
-
-    config: EncoderConfig
-
-    def setup(self) -> None:
-        """Builds the tables the config asks for."""
-        c = self.config
-        pad_row = c.pad_id if self._counts_real_tokens else None
-        self.word = Table(
-            c.padded_vocab_size, c.table_size, c.initializer, specs.TENSOR, zero_row=pad_row
-        )
-        if isinstance(c.positions, LearnedPositions):
-            rows = c.positions.max_length + c.positions.offset
-            zero = c.positions.offset - 1 if self._counts_real_tokens else None
-            self.position = Table(rows, c.table_size, c.initializer, zero_row=zero)
-        if c.type_vocab_size:
-            self.type = Table(c.type_vocab_size, c.table_size, c.initializer)
-        if c.norm.placement == "post":
-            self.norm = LayerNorm(c.norm.eps)
-        if c.table_size != c.hidden_size:
-            self.projection = Dense(c.hidden_size, c.initializer)
-
-    @property
-    def _counts_real_tokens(self) -> bool:
-        positions = self.config.positions
-        return isinstance(positions, LearnedPositions) and positions.offset > 0
-
-    def __call__(
-        self,
-        ids: Int[Array, "batch length"],
-        position_ids: Int[Array, "batch length"],
-        type_ids: Int[Array, "batch length"] | None,
-        seed: DropoutSeed | None,
-    ) -> Float[Array, "batch length d"]:
-        """Embedded tokens, in the compute type. Positions count from 0; types are 0 by default."""
-        c = self.config
-        x = self.word(ids)
-        if isinstance(c.positions, LearnedPositions):
-            x = x + self.position(position_ids + c.positions.offset)
-        if c.type_vocab_size:
-            x = x + self.type(jnp.zeros_like(ids) if type_ids is None else type_ids)
-        if c.norm.placement == "post":
-            x = self.norm(x)
-        x = x.astype(c.compute_dtype)
-        x = dropout(x, c.dropout.hidden, seed, EMBEDDING_SITE)
-        return x if c.table_size == c.hidden_size else self.projection(x)
+Capture = tuple[Literal["hidden_states", "attentions"], ...]
 
 
-class Layer(nn.Module):
-    """One transformer layer: attention and feed-forward, each with its residual and norm."""
+class Encoded(NamedTuple):
+    """What an encoder gives its head.
 
-    config: EncoderConfig
+    Attributes:
+        hidden: Hidden states, in the compute type.
+        table: The whole token table, float32 (for tied outputs).
+        decoded: Hidden states after the enhanced mask decoder, where the config has one.
+        hidden_states: If captured: the input of the first layer and the output of each, before any
+            final norm.
+        attentions: If captured: attention probabilities of every layer, float32.
+    """
 
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "batch length d"],
-        mask: Bool[Array, "batch 1 length length"],
-        rotation: Rotation | None,
-        seed: DropoutSeed | None,
-    ) -> Float[Array, "batch length d"]:
-        """The layer's output, in the type of ``x``."""
-        eps = self.config.norm.eps
-        if self.config.norm.placement == "post":
-            x = LayerNorm(eps, name="attention_norm")(x + self._attention(x, mask, rotation, seed))
-            return LayerNorm(eps, name="mlp_norm")(x + self._mlp(x, seed))
-        normed = LayerNorm(eps, name="attention_norm")(x)
-        x = x + self._attention(normed, mask, rotation, seed)
-        return x + self._mlp(LayerNorm(eps, name="mlp_norm")(x), seed)
-
-    def _attention(self, x, mask, rotation, seed):
-        c = self.config
-
-        def heads(name: str) -> Float[Array, "batch heads length head_dim"]:
-            y = Dense(c.hidden_size, c.initializer, "out", name=name)(x)
-            shape = (*x.shape[:2], c.num_heads, c.head_dim)
-            y = specs.reshape(y, shape, specs.BATCH, None, specs.TENSOR, None)
-            return y.transpose(0, 2, 1, 3)
-
-        query, key, value = heads("query"), heads("key"), heads("value")
-        if rotation is not None:
-            query, key = rotate(query, *rotation), rotate(key, *rotation)
-        context = attention(
-            query, key, value, mask,
-            dropout_rate=c.dropout.attention, seed=seed, site=ATTENTION_SITE,
-        )  # fmt: skip
-        context = context.transpose(0, 2, 1, 3)
-        context = specs.reshape(context, x.shape, specs.BATCH, None, specs.TENSOR)
-        out = Dense(c.hidden_size, c.initializer, "in", name="attention_out")(context)
-        return dropout(out, c.dropout.hidden, seed, ATTENTION_OUT_SITE)
-
-    def _mlp(self, x, seed):
-        c = self.config
-        inner = Dense(c.intermediate_size, c.initializer, "out", name="mlp_in")(x)
-        out = Dense(c.hidden_size, c.initializer, "in", name="mlp_out")(
-            activate(c.activation, inner)
-        )
-        return dropout(out, c.dropout.hidden, seed, MLP_OUT_SITE)
+    hidden: Float[Array, "batch length d"]
+    table: Float[Array, "rows width"]
+    decoded: Float[Array, "batch length d"] | None = None
+    hidden_states: Float[Array, "layers_and_one batch length d"] | None = None
+    attentions: Float[Array, "layers batch heads length length"] | None = None
 
 
 class Encoder(nn.Module):
@@ -129,9 +51,17 @@ class Encoder(nn.Module):
 
     One detached `Layer` is applied to slices of that tree, by a scan or by a Python loop; both
     give the same values from the same parameters.
+
+    Attributes:
+        config: The encoder.
+        padding: What padding sees, which is for heads that normalise over whole rows; real tokens
+            are the same either way. ``blind``: nothing. ``transformers``: what it sees there: the
+            real tokens of its row, in windows those within reach, equal shares of all where
+            there are none or positions are disentangled; windows are then computed over all pairs.
     """
 
     config: EncoderConfig
+    padding: Padding = "blind"
 
     @nn.compact
     def __call__(
@@ -141,95 +71,118 @@ class Encoder(nn.Module):
         position_ids: Int[Array, "batch length"] | None = None,
         token_type_ids: Int[Array, "batch length"] | None = None,
         seed: DropoutSeed | None = None,
-    ) -> tuple[Float[Array, "batch length d"], Float[Array, "rows width"]]:
-        """Hidden states (in the compute type) and the whole token table (for tied outputs)."""
+        capture: Capture = (),
+    ) -> Encoded:
+        """Encodes a batch.
+
+        Args:
+            ids: Token ids.
+            segment_ids: Document of every token, 0 for padding.
+            position_ids: Positions from 0; None: those of the scheme.
+            token_type_ids: Segment types; None: 0.
+            seed: Dropout seed; None at evaluation.
+            capture: What else to return; asking for attention maps computes windows over all pairs.
+        """
         c = self.config
         if position_ids is None:
             real = (segment_ids != 0).astype(jnp.int32)
             position_ids = default_position_ids(c.positions, real)
         embeddings = Embeddings(c, name="embeddings")
-        x = embeddings(ids, position_ids, token_type_ids, seed)
-        rotation = None
-        if isinstance(c.positions, RotaryPositions):
-            rotation = rotary_angles(position_ids, c.head_dim, c.positions.theta)
-        x = self._layers(x, segment_mask(segment_ids), rotation, seed)
+        learning = segment_ids if self.padding == "transformers" else None
+        x = embeddings(ids, position_ids, token_type_ids, seed, learning)
+        context = self._context(segment_ids, position_ids)
+        layer = Layer(c, maps="attentions" in capture, padding=self.padding, parent=None)
+        stored = self._stored(layer, x, context)
+        start = None
+        if c.heads.vocabulary.mask_decoder == "enhanced":
+            start = embeddings.absolute(position_ids).astype(x.dtype)
+        x, decoded, states, maps = self._layers(layer, stored, x, context, start, seed, capture)
         if c.norm.placement == "pre":
-            x = LayerNorm(c.norm.eps, name="final_norm")(x)
-        return x, embeddings.word.whole()
+            final = norm_layer(c.norm, "final_norm")
+            x = final(x)
+            decoded = None if decoded is None else final(decoded)
+        return Encoded(
+            hidden=x,
+            table=embeddings.word.whole(),
+            decoded=decoded,
+            hidden_states=jnp.stack(states) if states else None,
+            attentions=jnp.stack(maps) if maps else None,
+        )
 
-    def _layers(self, x, mask, rotation, seed):
+    def _context(self, segment_ids, position_ids) -> Context:
+        """What every layer reads; computed once."""
+        c, p = self.config, self.config.positions
+        rotation = local_rotation = relative = None
+        if isinstance(p, RotaryPositions):
+            rotation = local_rotation = rotary_angles(position_ids, c.head_dim, p.theta)
+            if p.local_theta not in (None, p.theta):
+                local_rotation = rotary_angles(position_ids, c.head_dim, p.local_theta)
+        if isinstance(p, DisentangledPositions):
+            table = Table(p.table_rows, c.hidden_size, c.initializer, name="relative")
+            relative = table.whole()
+            if p.norm == "layer":
+                relative = norm_layer(c.norm, "relative_norm")(relative)
+        mask = segment_mask
+        if self.padding == "transformers" and not isinstance(p, DisentangledPositions):
+            mask = row_mask
+        return Context(segment_ids, mask(segment_ids), rotation, local_rotation, relative)
+
+    def _stored(self, layer: Layer, x, context: Context) -> dict[str, Any]:
+        """Parameters of all layers, stacked along a first axis."""
         c = self.config
-        layer = Layer(c, parent=None)
 
-        def init(key: jax.Array):
-            keys = jax.random.split(key, c.num_layers)
-            return jax.vmap(lambda k: layer.init({"params": k}, x, mask, rotation, None)["params"])(
+        def init(key: jax.Array) -> Any:
+            keys = jax.random.split(key, c.stored_layers)
+            stacked = jax.vmap(lambda k: layer.init({"params": k}, x, context, None)["params"])(
                 keys
             )
+            if c.norm.skip_first:
+                norm = jax.tree.map(lambda a: a[1:], stacked["attention_norm"])
+                stacked = {**stacked, "attention_norm": norm}
+            return stacked
 
-        stack: Any = self.param("layers", init)
+        return cast(dict[str, Any], self.param("layers", init))
 
-        def run(x, parameters, index) -> Any:
-            # Layer 0 of the seed is the embeddings; see EMBEDDING_SITE.
+    def _layers(self, layer: Layer, stored, x, context: Context, start, seed, capture):
+        """Hidden states, those of the mask decoder, and what was captured."""
+        c = self.config
+
+        def run(kind: LayerKind, x, parameters, index):
+            own = layer.clone(kind=kind, parent=None)
+            # Layer 0 of the seed is the embeddings.
             layer_seed = None if seed is None else seed.at_layer(index + 1)
-            return layer.apply({"params": parameters}, x, mask, rotation, layer_seed)
+            x, maps = own.apply({"params": parameters}, x, context, layer_seed)
+            return x, (x if "hidden_states" in capture else None, maps)
 
-        return run_stack(run, x, stack, c)
+        stack = LayerStack(c, stored, run)
+        embedded, before = x, x
+        states = [x] if "hidden_states" in capture else []
+        maps = []
+        for stretch in stack.stretches:
+            before = x
+            x, captured = stack.apply(stretch, x)
+            if stretch.start == 0 and c.convolution is not None:
+                beside = NeighbourConvolution(c, self.padding, name="convolution")
+                conv_seed = None if seed is None else seed.at_layer(c.applied_layers + 1)
+                x = beside(embedded, x, context.segment_ids, conv_seed)
+                captured = [(None if s is None else x, m) for s, m in captured]
+            states += [state for state, _ in captured if state is not None]
+            maps += [each for _, each in captured if each is not None]
+        decoded = None
+        if start is not None:
+            last = c.applied_layers - 1
+            decoded = self._decode(layer, stack.layer(last), before, context, start, seed)
+        return x, decoded, states, maps
 
+    def _decode(self, layer: Layer, parameters, keys, context: Context, start, seed):
+        """The enhanced mask decoder: the last layer twice, over the input it had.
 
-def run_stack(
-    run: Callable[[jax.Array, dict, int | jax.Array], jax.Array],
-    x: Float[Array, "batch length d"],
-    stack: dict,
-    config: EncoderConfig,
-) -> Float[Array, "batch length d"]:
-    """Applies ``run(x, parameters, index)`` for every layer of ``stack``.
-
-    Args:
-        run: One layer; ``index`` is an int when unrolled, a traced int32 when scanned.
-        x: Input of the first layer.
-        stack: Parameters with a leading axis of ``num_layers``.
-        config: Its ``execution`` chooses loop and rematerialisation.
-    """
-    on_cpu = specs.platform() == "cpu"
-    loop, remat = config.execution.loop, config.execution.remat
-    loop = ("unroll" if on_cpu else "scan") if loop == "auto" else loop
-    remat = ("none" if on_cpu else "dots") if remat == "auto" else remat
-    if remat != "none":
-        run = jax.checkpoint(run, policy=_remat_policy(remat))
-    if loop == "unroll":
-        leaves, tree = jax.tree.flatten(stack)
-        layers = zip(*map(unstack, leaves), strict=True)
-        for index, layer in enumerate(layers):
-            x = run(x, jax.tree.unflatten(tree, layer), index)
-        return x
-    indices = jnp.arange(config.num_layers)
-    return jax.lax.scan(lambda x, layer: (run(x, *layer), None), x, (stack, indices))[0]
-
-
-@jax.custom_vjp
-def unstack(stacked: Float[Array, "layers *rest"]) -> tuple[Float[Array, "*rest"], ...]:
-    """The slices along the first axis.
-
-    Autodiff of plain indexing would add one array of the whole stack's size for every layer, work
-    that grows with the square of the depth; here the gradients are stacked once.
-    """
-    return tuple(stacked[index] for index in range(stacked.shape[0]))
-
-
-def _unstack_forward(stacked):
-    return unstack(stacked), None
-
-
-def _unstack_backward(_, gradients):
-    return (jnp.stack(gradients),)
-
-
-unstack.defvjp(_unstack_forward, _unstack_backward)
-
-
-def _remat_policy(remat: str) -> Callable[..., bool]:
-    policies = jax.checkpoint_policies
-    if remat == "dots":
-        return policies.save_only_these_names(DENSE_OUTPUT)
-    return policies.nothing_saveable
+        Queries (and the residual) start as absolute positions plus that input; the second pass
+        starts from the first one's output (microsoft/DeBERTa, masked_language_model.py).
+        """
+        query = start + keys
+        for step in (2, 3):
+            index = self.config.applied_layers + step
+            layer_seed = None if seed is None else seed.at_layer(index)
+            query, _ = layer.apply({"params": parameters}, keys, context, layer_seed, query)
+        return query

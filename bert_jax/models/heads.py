@@ -1,112 +1,68 @@
-"""Models: an encoder with a head on it."""
+"""Heads of pre-training: the vocabulary, pairs of texts, replaced tokens."""
 
 from __future__ import annotations
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float
 
-from bert_jax.models.config import EncoderConfig
-from bert_jax.models.encoder import Encoder
-from bert_jax.models.inputs import validate_inputs
-from bert_jax.models.layers import Dense, LayerNorm, activate
+from bert_jax.models.encoder import Encoded
+from bert_jax.models.layers import Dense, Table, activate, norm_layer
+from bert_jax.models.model import EncoderModel, SlotIds, first_tokens, mean_of_tokens
 from bert_jax.ops.cross_entropy import linear_cross_entropy, project
-from bert_jax.ops.dropout import DropoutSeed
+from bert_jax.ops.dropout import DropoutSeed, dropout
 from bert_jax.parallel import specs
-
-# Arrays of the host are welcome, and checked; inside jit they are jax's.
-TokenIds = Integer[Array | np.ndarray, "batch length"]
-SlotIds = Integer[Array | np.ndarray, "batch slots"]
-RowIds = Integer[Array | np.ndarray, "batch"]
 
 CPU_VOCAB_BLOCK = 2048  # rows; blocks of 1024-2048 were fastest (docs/benchmarks.md)
 
+# Dropout sites of heads.
+POOLER_SITE, CLASSIFIER_SITE = range(2)
 
-class MaskedLM(nn.Module):
-    """Encoder with a masked-language-model head (dense, gelu, norm, tied projection + bias).
 
-    ``model.init(key)`` gives ``{"params": ...}``; ``model.apply({"params": params}, input_ids,
-    ...)`` a dict. Inside, the vocabulary is padded to a multiple of 128 rows; outside, logits have
-    ``config.vocab_size`` columns.
+class MaskedLM(EncoderModel):
+    """Encoder with a masked-language-model head.
+
+    Dense, activation, norm, projection onto the token table and a bias, unless
+    ``config.heads.vocabulary`` says otherwise. Inside, the vocabulary is padded to a multiple of
+    128 rows; outside, logits have ``config.vocab_size`` columns.
+
+    Head inputs:
+        positions: (batch, K) places where the head is applied; everywhere if None.
+        targets: (batch, K) right ids at ``positions``; asks for losses instead of logits.
+
+    Head outputs:
+        ``logits`` float32 (batch, length or K, V); or with ``targets``: ``nll`` float32 and
+        ``correct`` bool, both (batch, K).
     """
 
-    config: EncoderConfig
-
-    @nn.compact
-    def __call__(
+    def _head(
         self,
-        input_ids: TokenIds | None = None,
-        attention_mask: TokenIds | None = None,
+        encoded: Encoded,
+        segment_ids,
+        seed,
         *,
-        segment_ids: TokenIds | None = None,
-        position_ids: TokenIds | None = None,
-        token_type_ids: TokenIds | None = None,
         positions: SlotIds | None = None,
         targets: SlotIds | None = None,
-        example_ids: RowIds | None = None,
-        deterministic: bool = True,
     ) -> dict[str, Array]:
-        """Runs the model.
-
-        Arrays of numpy are checked against the config (`validate_inputs`).
-
-        Args:
-            input_ids: Token ids. May be left out when only initialising.
-            attention_mask: 1 for real tokens, 0 for padding. With neither this nor
-                ``segment_ids``, tokens equal to ``config.pad_id`` are padding.
-            segment_ids: Document number of every token, 0 for padding: attention stays inside.
-            position_ids: Positions from 0; by default those of the config's scheme.
-            token_type_ids: Segment types; 0 by default.
-            positions: Where the head is applied, K places a row; everywhere if None.
-            targets: Right ids at ``positions``; asks for losses instead of logits.
-            example_ids: Global example index of every row: dropout depends on it. By default the
-                row's number in the batch.
-            deterministic: False applies dropout, with ``rngs={"dropout": key}``.
-
-        Returns:
-            ``hidden`` (batch, length, d) always; ``logits`` float32 (batch, length or K, V); or
-            with ``targets``: ``nll`` float32 and ``correct`` bool, both (batch, K).
-        """
-        c = self.config
-        _check_host_arrays(
-            c,
-            input_ids,
-            position_ids=position_ids,
-            token_type_ids=token_type_ids,
-            positions=positions,
-            targets=targets,
-        )
-        if input_ids is None:
-            input_ids = specs.zeros((specs.batch_shards(), 1), jnp.int32, *specs.TOKENS)
-            segment_ids = jnp.ones_like(input_ids)
-        if segment_ids is None:
-            real = input_ids != c.pad_id if attention_mask is None else attention_mask != 0
-            segment_ids = jnp.asarray(real, jnp.int32)
-        input_ids, segment_ids = jnp.asarray(input_ids), jnp.asarray(segment_ids)
-        position_ids, token_type_ids = (
-            None if x is None else jnp.asarray(x) for x in (position_ids, token_type_ids)
-        )
-        seed = None
-        if not deterministic:
-            if example_ids is None:
-                example_ids = jnp.zeros_like(input_ids[:, 0]) + jnp.arange(input_ids.shape[0])
-            seed = DropoutSeed.from_key(self.make_rng("dropout"), jnp.asarray(example_ids))
-        hidden, table = Encoder(c, name="encoder")(
-            input_ids, segment_ids, position_ids, token_type_ids, seed
-        )
-        output = {"hidden": hidden}
+        del segment_ids, seed
+        hidden = encoded.hidden if encoded.decoded is None else encoded.decoded
         if positions is not None:
-            hidden = jnp.take_along_axis(hidden, jnp.asarray(positions)[..., None], axis=1)
-        return output | self._head(hidden, table, targets)
+            hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
+        return self._vocabulary(hidden, encoded.table, targets)
 
-    def _head(self, x, table, targets) -> dict[str, Float[Array, "..."]]:
-        c = self.config
-        x = Dense(c.table_size, c.initializer, name="head_dense")(x)
-        x = LayerNorm(c.norm.eps, name="head_norm")(activate(c.activation, x))
+    def _vocabulary(self, x, table, targets) -> dict[str, Float[Array, "..."]]:
+        c, head = self.config, self.config.heads.vocabulary
+        if head.transform == "dense":
+            x = Dense(c.table_size, c.initializer, bias=head.bias, name="head_dense")(x)
+            x = norm_layer(c.norm, "head_norm")(activate(head.activation or c.activation, x))
+        if head.decoder == "untied":
+            width = x.shape[-1]
+            own = Table(c.padded_vocab_size, width, c.initializer, specs.TENSOR, name="decoder")
+            table = own.whole()
         rows = (c.padded_vocab_size,)
-        bias = self.param("head_bias", lambda _: specs.zeros(rows, jnp.float32, specs.TENSOR))
+        bias = specs.zeros(rows, jnp.float32, specs.TENSOR)
+        if head.decoder_bias:
+            bias = self.param("head_bias", lambda _: bias)
         if targets is None:
             logits = project(x, table, bias, c.vocab_size)
             logits = specs.constrain(logits, specs.BATCH, None, None)
@@ -116,7 +72,7 @@ class MaskedLM(nn.Module):
             specs.reshape(x, (batch * slots, width), specs.BATCH, None),
             table,
             bias,
-            specs.reshape(jnp.asarray(targets), (batch * slots,), specs.BATCH),
+            specs.reshape(targets, (batch * slots,), specs.BATCH),
             vocab_size=c.vocab_size,
             block=vocab_block(),
         )
@@ -126,11 +82,80 @@ class MaskedLM(nn.Module):
         }
 
 
-def _check_host_arrays(config: EncoderConfig, input_ids, **others) -> None:
-    """`validate_inputs` for what lies on the host; traced and device arrays are left alone."""
-    if isinstance(input_ids, np.ndarray):
-        on_host = {name: x for name, x in others.items() if isinstance(x, np.ndarray)}
-        validate_inputs(config, input_ids, **on_host)
+class PreTraining(MaskedLM):
+    """Masked language model that also judges a pair of texts (BERT's NSP, ALBERT's SOP).
+
+    Head inputs as `MaskedLM`.
+
+    Head outputs:
+        Those of `MaskedLM`, and ``pair_logits`` float32 (batch, 2): BERT's 0 is "B follows A",
+        1 "B is from elsewhere"; ALBERT's 1 is "swapped".
+    """
+
+    def _head(
+        self,
+        encoded: Encoded,
+        segment_ids,
+        seed,
+        *,
+        positions: SlotIds | None = None,
+        targets: SlotIds | None = None,
+    ) -> dict[str, Array]:
+        tokens = super()._head(encoded, segment_ids, seed, positions=positions, targets=targets)
+        pooled = pool_and_transform(self, encoded.hidden, segment_ids, seed)
+        return tokens | {"pair_logits": classify(self, pooled, 2, "pair")}
+
+
+class ReplacedTokenDetector(EncoderModel):
+    """Discriminator of replaced-token detection (ELECTRA, DeBERTa v3).
+
+    Head outputs:
+        ``logits`` float32 (batch, length): above 0 says "this token was replaced".
+    """
+
+    def _head(self, encoded: Encoded, segment_ids, seed) -> dict[str, Array]:
+        del segment_ids, seed
+        c, x = self.config, encoded.hidden
+        if c.heads.detector == "token_and_context":
+            x = norm_layer(c.norm, "detector_norm")(x + first_tokens(x)[:, None])
+        x = activate(c.activation, Dense(c.hidden_size, c.initializer, name="detector_dense")(x))
+        scores = Dense(1, c.initializer, name="detector")(x).astype(jnp.float32)
+        return {"logits": jax.lax.index_in_dim(scores, 0, axis=2, keepdims=False)}
+
+
+def pool_and_transform(
+    model: EncoderModel,
+    hidden: Float[Array, "batch length d"],
+    segment_ids,
+    seed: DropoutSeed | None,
+) -> Float[Array, "batch d"]:
+    """One vector a row: pooled, mapped, activated, as ``config.heads.pooler`` says.
+
+    To be called while ``model`` runs: it makes the parameters ``pooler`` and ``pooler_norm``.
+    """
+    pooler = model.config.heads.pooler
+    pooled = (
+        first_tokens(hidden) if pooler.pooling == "cls" else mean_of_tokens(hidden, segment_ids)
+    )
+    return head_transform(model, pooled, seed)
+
+
+def head_transform(
+    model: EncoderModel, x: Float[Array, "batch *rest d"], seed: DropoutSeed | None
+) -> Float[Array, "batch *rest d"]:
+    """The pooler's map, activation and norm, with the dropout before it."""
+    c, pooler = model.config, model.config.heads.pooler
+    x = dropout(x, pooler.input_dropout, seed, POOLER_SITE)
+    x = Dense(c.hidden_size, c.initializer, bias=pooler.bias, name="pooler")(x)
+    x = activate(pooler.activation, x)
+    return norm_layer(c.norm, "pooler_norm")(x) if pooler.norm == "encoder" else x
+
+
+def classify(
+    model: EncoderModel, x: Float[Array, "batch *rest d"], labels: int, name: str
+) -> Float[Array, "batch *rest labels"]:
+    """Logits of a linear classifier, float32."""
+    return Dense(labels, model.config.initializer, name=name)(x).astype(jnp.float32)
 
 
 def vocab_block() -> int | None:

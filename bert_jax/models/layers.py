@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models.config import Activation, Initializer, TruncatedNormal
+from bert_jax.models.axes import Activation, Initializer, Norm, TruncatedNormal, Uniform
 from bert_jax.ops.linear import add_bias, product
 from bert_jax.parallel import specs
 
@@ -31,17 +31,21 @@ def initial_values(
 
     The values do not depend on the mesh.
     """
+    sharding = specs.spec(*layout)
+    if isinstance(initializer, Uniform):
+        draws = jax.random.uniform(key, shape, jnp.float32, -1.0, 1.0, out_sharding=sharding)
+        return initializer.limit * draws
     if isinstance(initializer, TruncatedNormal):
         draws = jax.random.truncated_normal(
-            key, -2.0, 2.0, shape, jnp.float32, out_sharding=specs.spec(*layout)
+            key, -2.0, 2.0, shape, jnp.float32, out_sharding=sharding
         )
     else:
-        draws = jax.random.normal(key, shape, jnp.float32, out_sharding=specs.spec(*layout))
+        draws = jax.random.normal(key, shape, jnp.float32, out_sharding=sharding)
     return initializer.std * draws
 
 
 class Dense(nn.Module):
-    """A linear map with bias over the last axis, computed on tokens flattened to two dimensions.
+    """A linear map over the last axis, computed on tokens flattened to two dimensions.
 
     Flattened because XLA:CPU otherwise fuses the whole residual stream into each weight gradient
     (the cost grows with depth); elsewhere it is free.
@@ -51,16 +55,25 @@ class Dense(nn.Module):
         initializer: Distribution of the kernel.
         split: Which side is split over the ``tensor`` axis: ``out`` (into heads or the
             feed-forward layer), ``in`` (back to the residual stream), or ``none``.
+        bias: Whether a bias is added.
     """
 
     features: int
     initializer: Initializer
     split: str = "none"
+    bias: bool = True
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch length d"]) -> Float[Array, "batch length features"]:
-        """``x @ kernel + bias``, in the type of ``x``."""
-        batch, length, width = x.shape
+    def __call__(
+        self, x: Float[Array, "*batch d"], rows: specs.Axis = specs.BATCH
+    ) -> Float[Array, "*batch features"]:
+        """``x @ kernel + bias``, in the type of ``x``.
+
+        Args:
+            x: Tokens (batch, length, d), or vectors (rows, d).
+            rows: Mesh axes that split the first dimension.
+        """
+        width = x.shape[-1]
         out_axis = specs.TENSOR if self.split == "out" else None
         in_axis = specs.TENSOR if self.split == "in" else None
         stored = (in_axis or specs.FSDP, out_axis if in_axis is None else specs.FSDP)
@@ -68,17 +81,55 @@ class Dense(nn.Module):
             "kernel",
             lambda key: initial_values(self.initializer, key, (width, self.features), *stored),
         )
-        bias = self.param("bias", lambda _: specs.zeros((self.features,), jnp.float32, out_axis))
-        flat = specs.reshape(x, (batch * length, width), specs.BATCH, in_axis)
-        y = product("td,df->tf", flat, specs.gathered(kernel), specs.BATCH, out_axis)
-        y = checkpoint_name(add_bias(y, bias), DENSE_OUTPUT)
-        return specs.reshape(y, (batch, length, self.features), specs.BATCH, None, out_axis)
+        flat = x
+        if x.ndim == 3:
+            flat = specs.reshape(x, (x.shape[0] * x.shape[1], width), rows, in_axis)
+        y = product("td,df->tf", flat, specs.gathered(kernel), rows, out_axis)
+        if self.bias:
+            bias = self.param(
+                "bias", lambda _: specs.zeros((self.features,), jnp.float32, out_axis)
+            )
+            y = add_bias(y, bias)
+        y = checkpoint_name(y, DENSE_OUTPUT)
+        if x.ndim == 3:
+            y = specs.reshape(y, (*x.shape[:2], self.features), rows, None, out_axis)
+        return y
 
 
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis; statistics and the affine map in float32.
 
     The result has the type of the input. ``eps`` is inside the square root (Ba et al. 2016).
+
+    Attributes:
+        eps: Epsilon.
+        bias: Whether a bias is added after the scale.
+    """
+
+    eps: float
+    bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        """The normalised ``x``, in its type."""
+        width = x.shape[-1]
+        scale = self.param("scale", lambda _: jnp.ones((width,), out_sharding=specs.spec(None)))
+        wide = x.astype(jnp.float32)
+        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
+        normed = centred * jax.lax.rsqrt(variance + self.eps) * scale
+        if self.bias:
+            normed = normed + self.param("bias", lambda _: specs.zeros((width,), jnp.float32, None))
+        return normed.astype(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    """Division by the root mean square, then a scale (Zhang & Sennrich 2019, arXiv:1910.07467).
+
+    In float32; the result has the type of the input. ``eps`` is inside the square root.
+
+    Attributes:
+        eps: Epsilon.
     """
 
     eps: float
@@ -88,11 +139,16 @@ class LayerNorm(nn.Module):
         """The normalised ``x``, in its type."""
         width = x.shape[-1]
         scale = self.param("scale", lambda _: jnp.ones((width,), out_sharding=specs.spec(None)))
-        bias = self.param("bias", lambda _: specs.zeros((width,), jnp.float32, None))
         wide = x.astype(jnp.float32)
-        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
-        return (centred * jax.lax.rsqrt(variance + self.eps) * scale + bias).astype(x.dtype)
+        power = jnp.mean(wide * wide, axis=-1, keepdims=True)
+        return (wide * jax.lax.rsqrt(power + self.eps) * scale).astype(x.dtype)
+
+
+def norm_layer(norm: Norm, name: str | None = None) -> LayerNorm | RMSNorm:
+    """The module of a config's norm."""
+    if norm.kind == "rms":
+        return RMSNorm(norm.eps, name=name)
+    return LayerNorm(norm.eps, norm.bias, name=name)
 
 
 class Table(nn.Module):
@@ -137,13 +193,17 @@ class Table(nn.Module):
 
 
 def activate(kind: Activation, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """Gaussian error linear unit (Hendrycks & Gimpel 2016), exact or Google BERT's tanh form.
+    """An activation, elementwise.
 
-    The two differ by at most 4.7e-4.
+    ``gelu`` is the Gaussian error linear unit (Hendrycks & Gimpel 2016) with the exact erf,
+    ``gelu_tanh`` Google BERT's approximation of it (they differ by at most 4.7e-4), ``silu``
+    ``x * sigmoid(x)``.
     """
     if kind == "gelu":
         return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
-    return jax.nn.gelu(x, approximate=True)
+    if kind == "gelu_tanh":
+        return jax.nn.gelu(x, approximate=True)
+    return {"relu": jax.nn.relu, "silu": jax.nn.silu, "tanh": jnp.tanh}[kind](x)
 
 
 @jax.custom_jvp

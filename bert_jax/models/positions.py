@@ -1,4 +1,4 @@
-"""Where a token stands: default position ids, and the rotary embedding of queries and keys."""
+"""Where a token stands: default position ids, sinusoids, rotary embeddings of queries and keys."""
 
 from __future__ import annotations
 
@@ -21,6 +21,20 @@ def default_position_ids(
     if isinstance(positions, LearnedPositions) and positions.offset > 0:
         return jnp.where(real != 0, jnp.cumsum(real, axis=-1) - 1, -1)
     return jnp.zeros_like(real) + jnp.arange(real.shape[-1])
+
+
+def sinusoids(
+    position_ids: Int[Array, "batch length"], width: int, theta: float
+) -> Float[Array, "batch length width"]:
+    """Fixed position embeddings, float32, sines and cosines interleaved.
+
+    Entry 2 i is ``sin(p * theta ** (-2 i / width))``, entry 2 i + 1 its cosine (Vaswani et al.
+    2017, section 3.5).
+    """
+    pair = jnp.arange(width, dtype=jnp.int32) // 2
+    frequencies = jnp.power(jnp.float32(theta), pair.astype(jnp.float32) * (-2.0 / width))
+    angles = position_ids.astype(jnp.float32)[..., None] * frequencies
+    return jnp.where(jnp.arange(width) % 2 == 0, jnp.sin(angles), jnp.cos(angles))
 
 
 def rotary_angles(

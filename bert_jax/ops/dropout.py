@@ -41,6 +41,10 @@ class DropoutSeed:
         data = jax.random.key_data(key).astype(jnp.uint32).reshape(-1)
         return cls(jnp.stack([data[0], data[-1]]), example_ids.astype(jnp.uint32))
 
+    def shared(self) -> DropoutSeed:
+        """The seed of what a whole batch shares: of one row, whatever examples there are."""
+        return dataclasses.replace(self, example_ids=jnp.zeros((1,), jnp.uint32))
+
     def at_layer(self, layer: int | Int[Array, ""]) -> DropoutSeed:
         """The same seed for another layer."""
         return dataclasses.replace(self, layer=layer)

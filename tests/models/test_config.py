@@ -1,16 +1,25 @@
 """Model configs: what they derive, and what they refuse with which sentence."""
 
 import dataclasses
+import math
 
 import pytest
 
 from bert_jax.models.config import (
+    Convolution,
+    DisentangledPositions,
     Dropout,
     EncoderConfig,
+    Heads,
+    LayerSharing,
     LearnedPositions,
+    LocalAttention,
     Norm,
+    Normal,
+    Pooler,
     RotaryPositions,
     TruncatedNormal,
+    VocabularyHead,
 )
 
 
@@ -92,9 +101,83 @@ def test_configs_are_hashable_values():
         (lambda: Norm(eps=1.0), "norm.eps is 1.0; it must lie between 0 and 1."),
         (lambda: Dropout(hidden=1.0), "dropout.hidden is 1.0; a rate lies in [0, 1)."),
         (lambda: Dropout(attention=-0.1), "dropout.attention is -0.1; a rate lies in [0, 1)."),
+        (lambda: Dropout(mlp_inner=2.0), "dropout.mlp_inner is 2.0; a rate lies in [0, 1)."),
+        (
+            lambda: RotaryPositions(local_theta=0.5),
+            "positions.local_theta is 0.5; it must be greater than 1.",
+        ),
+        (
+            lambda: LocalAttention(window=1),
+            "attention.window is 1; it must be at least 2.",
+        ),
+        (lambda: LayerSharing(inner=0), "sharing.inner is 0; it must be at least 1."),
+        (
+            lambda: Convolution(kernel_size=4),
+            "convolution.kernel_size is 4; it must be odd, so that it has a middle.",
+        ),
+        (
+            lambda: Pooler(output_dropout=1.5),
+            "heads.pooler.output_dropout is 1.5; a rate lies in [0, 1).",
+        ),
     ],
 )
 def test_errors_name_the_value_and_what_it_must_be(make, message):
     with pytest.raises(ValueError) as caught:
         make()
     assert str(caught.value) == message
+
+
+DISENTANGLED = DisentangledPositions()
+ENHANCED = Heads(VocabularyHead(mask_decoder="enhanced"))
+
+
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (lambda: DisentangledPositions(buckets=256, max_distance=128), "max_distance 128"),
+        (lambda: DisentangledPositions(buckets=1), "buckets 1 does not go"),
+        (lambda: DisentangledPositions(terms=()), "name c2p, p2c or both"),
+        (lambda: DisentangledPositions(terms=("c2p", "c2p")), "each once"),
+        (lambda: Norm("post", skip_first=True), "norm.skip_first goes with placement 'pre'"),
+        (
+            lambda: EncoderConfig(9, positions=DISENTANGLED, attention=LocalAttention()),
+            "local attention does not go with disentangled positions",
+        ),
+        (
+            lambda: EncoderConfig(9, sharing=LayerSharing(), attention=LocalAttention()),
+            "shared layers are all of one kind",
+        ),
+        (lambda: EncoderConfig(9, sharing=LayerSharing(13)), "groups 13 exceeds num_layers 12"),
+        (lambda: EncoderConfig(9, heads=ENHANCED), "'enhanced' needs disentangled positions"),
+        (
+            lambda: EncoderConfig(
+                9,
+                positions=dataclasses.replace(DISENTANGLED, at_input="absolute"),
+                heads=ENHANCED,
+            ),
+            "without absolute ones at the input",
+        ),
+        (
+            lambda: EncoderConfig(
+                9, embedding_size=8, heads=Heads(VocabularyHead(transform="none"))
+            ),
+            "needs embedding_size 8 = hidden_size 768",
+        ),
+    ],
+)
+def test_combinations_that_are_no_encoder(make, part):
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert part in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_maps_back_to_the_stream_start_smaller_by_depth():
+    """Megatron's rule: .02 / sqrt(2 * 22) in ModernBERT-base."""
+    config = EncoderConfig(9, num_layers=22, initializer=TruncatedNormal(0.02, "by_depth"))
+    assert config.residual_initializer == TruncatedNormal(0.02 / math.sqrt(44))
+    assert EncoderConfig(9, initializer=Normal(0.03)).residual_initializer == Normal(0.03)
+
+
+def test_rows_of_relative_tables():
+    assert DisentangledPositions().table_rows == 512
+    assert DisentangledPositions(buckets=0, max_distance=100).table_rows == 200

@@ -7,8 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.config import Normal, TruncatedNormal
-from bert_jax.models.layers import Dense, LayerNorm, Table, activate, initial_values
+from bert_jax.models.config import Norm, Normal, TruncatedNormal, Uniform
+from bert_jax.models.layers import (
+    Dense,
+    LayerNorm,
+    RMSNorm,
+    Table,
+    activate,
+    initial_values,
+    norm_layer,
+)
 from bert_jax.parallel import specs
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 
@@ -35,7 +43,13 @@ def test_normal_is_not_cut():
     assert abs(beyond - 0.0455) < 0.001  # two-sided tail at two sigma
 
 
-@pytest.mark.parametrize("initializer", [TruncatedNormal(), Normal()])
+def test_uniform_fills_its_interval():
+    values = np.asarray(initial_values(Uniform(0.02), KEY, (1000, 1000)))
+    assert -0.02 <= values.min() < -0.01999 and 0.01999 < values.max() <= 0.02
+    assert abs(values.std() - 0.02 / math.sqrt(3)) < 5e-5
+
+
+@pytest.mark.parametrize("initializer", [TruncatedNormal(), Normal(), Uniform()])
 @pytest.mark.parametrize("shape", [MeshShape(8), MeshShape(1, 4, 2)])
 def test_initial_values_do_not_depend_on_the_mesh(initializer, shape):
     alone = initial_values(initializer, KEY, (64, 32))
@@ -88,7 +102,52 @@ def test_a_constant_row_gives_the_bias():
     np.testing.assert_array_equal(out, np.tile(np.arange(4.0), (2, 1)))
 
 
+def test_rms_norm_does_not_centre():
+    """Row [3, 4] has power 12.5; epsilon is inside the root."""
+    x = jnp.asarray([[3.0, 4.0]])
+    params = {"params": {"scale": jnp.asarray([1.0, 2.0])}}
+    np.testing.assert_allclose(
+        RMSNorm(eps=0.5).apply(params, x), [[3 / math.sqrt(13), 8 / math.sqrt(13)]], rtol=1e-6
+    )
+    assert RMSNorm(1e-5).apply(params, x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_a_norm_without_bias_has_a_scale_only():
+    params = LayerNorm(1e-5, bias=False).init(KEY, jnp.ones((1, 4)))["params"]
+    assert params.keys() == {"scale"}
+
+
+@pytest.mark.parametrize(
+    ("norm", "module"),
+    [
+        (Norm("post", 1e-5), LayerNorm(1e-5, True)),
+        (Norm("pre", 1e-6, bias=False), LayerNorm(1e-6, False)),
+        (Norm("pre", 1e-6, kind="rms"), RMSNorm(1e-6)),
+    ],
+)
+def test_the_module_of_a_norm(norm, module):
+    assert norm_layer(norm) == module
+
+
 # ------------------------------------------------------------------------------------ Dense
+
+
+def test_dense_of_vectors_and_without_bias():
+    """(rows, d) as well as (batch, length, d); replicated rows stay so under a mesh."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 1, (6, 16)).astype(np.float32)
+    dense = Dense(32, Normal(0.5), "out", bias=False)
+    params = dense.init(KEY, jnp.asarray(x))
+    assert params["params"].keys() == {"kernel"}
+    right = x.astype(np.float64) @ np.asarray(params["params"]["kernel"], np.float64)
+    # Sums of 16 products of order 1.
+    np.testing.assert_allclose(dense.apply(params, jnp.asarray(x)), right, atol=1e-5)
+    with jax.set_mesh(make_mesh(MeshShape(2, 2, 2))):
+        placed = jax.device_put(params, jax.P("fsdp", "tensor"))
+        rows = jax.device_put(x, jax.P())
+        out = jax.jit(lambda p, x: dense.apply(p, x, rows=None))(placed, rows)
+        assert jax.typeof(out).sharding.spec == jax.P(None, "tensor")
+        np.testing.assert_allclose(out, right, atol=1e-5)
 
 
 @pytest.mark.parametrize("split", ["none", "in", "out"])
@@ -160,3 +219,15 @@ def test_the_two_forms_are_told_apart(kind, at_one):
     np.testing.assert_allclose(activate(kind, jnp.float32(1.0)), at_one, atol=3e-7)
     both = [activate(k, jnp.float32(2.69)) for k in ("gelu", "gelu_tanh")]
     assert abs(abs(both[0] - both[1]) - 4.7e-4) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "right"),
+    [
+        ("relu", [0.0, 0.0, 2.0]),
+        ("silu", [-1 / (1 + math.e), 0.0, 2 / (1 + math.exp(-2))]),
+        ("tanh", [math.tanh(-1), 0.0, math.tanh(2)]),
+    ],
+)
+def test_other_activations(kind, right):
+    np.testing.assert_allclose(activate(kind, jnp.asarray([-1.0, 0.0, 2.0])), right, rtol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.models.config import LearnedPositions, RotaryPositions
-from bert_jax.models.positions import default_position_ids, rotary_angles, rotate
+from bert_jax.models.positions import default_position_ids, rotary_angles, rotate, sinusoids
 
 REAL = np.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 1, 0], [1, 0, 1, 0, 1], [0] * 5])
 
@@ -91,3 +91,12 @@ def test_rotation_keeps_lengths_and_positions_matter():
     turned = rotate(x, *rotary_angles(jnp.arange(8)[None], 16, 10_000.0))
     np.testing.assert_allclose(np.abs(complex_pairs(turned)), np.abs(complex_pairs(x)), rtol=1e-5)
     assert np.abs(turned[:, :, 1:] - x[:, :, 1:]).max(axis=-1).min() > 0.1
+
+
+def test_sinusoids():
+    """Vaswani et al.: sin(p / 10000^(2i/d)) at even entries, cosines at odd ones."""
+    ids = np.asarray([[0, 3, 511]])
+    got = sinusoids(jnp.asarray(ids), 8, 10_000.0)
+    angles = ids[..., None] / 10_000.0 ** (2 * (np.arange(8) // 2) / 8)
+    right = np.where(np.arange(8) % 2 == 0, np.sin(angles), np.cos(angles))
+    np.testing.assert_allclose(got, right, atol=5e-5)  # float32 angles up to 511

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.ops.attention import attention, segment_mask
+from bert_jax.ops.attention import attention, attention_probabilities, local_mask, segment_mask
 from bert_jax.ops.dropout import DropoutSeed, random_bits
 
 BATCH, HEADS, LENGTH, WIDTH = 3, 2, 7, 4
@@ -27,14 +27,16 @@ def mask() -> jax.Array:
     return jnp.asarray(cells)
 
 
-def reference(query, key, value, mask, keep=None):
+def reference(query, key, value, mask, keep=None, bias=None, scale=WIDTH**-0.5):
     """One query at a time, over the keys it may see, in float64."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     out = np.zeros_like(query)
     for b, h, q in np.ndindex(query.shape[:3]):
         seen = np.flatnonzero(mask[b, 0, q])
         if len(seen):
-            scores = key[b, h, seen] @ query[b, h, q] / np.sqrt(query.shape[-1])
+            scores = key[b, h, seen] @ query[b, h, q] * scale
+            if bias is not None:
+                scores = scores + np.asarray(bias, np.float64)[b, h, q, seen]
             shares = np.exp(scores - scores.max())
             shares /= shares.sum()
             if keep is not None:
@@ -43,7 +45,7 @@ def reference(query, key, value, mask, keep=None):
     return out
 
 
-attend = jax.jit(attention, static_argnames=("dropout_rate", "site"))
+attend = jax.jit(attention, static_argnames=("dropout_rate", "site", "scale"))
 
 
 @jax.jit
@@ -58,6 +60,51 @@ def gradients(query, key, value, mask):
 def test_equals_the_reference(mask):
     arrays = qkv()
     np.testing.assert_allclose(attend(*arrays, mask), reference(*arrays, mask), atol=2e-6)
+
+
+def test_bias_and_scale(mask):
+    """The bias is added as it is, after the scale and before the mask."""
+    arrays = qkv()
+    rng = np.random.default_rng(3)
+    bias = jnp.asarray(rng.normal(0, 2, (BATCH, HEADS, LENGTH, LENGTH)), jnp.float32)
+    out = attend(*arrays, mask, bias=bias, scale=0.3)
+    np.testing.assert_allclose(out, reference(*arrays, mask, bias=bias, scale=0.3), atol=2e-6)
+    np.testing.assert_array_equal(out[0, :, 1], 0)
+    np.testing.assert_array_equal(out[2], 0)
+
+
+def test_gradient_of_the_bias_is_that_of_the_scores(mask):
+    """Softmax: rows of the gradient sum to zero; hidden cells and empty rows get none."""
+    arrays = qkv()
+    weights = jnp.cos(jnp.arange(arrays[0].size, dtype=jnp.float32)).reshape(arrays[0].shape)
+    zero = jnp.zeros((BATCH, HEADS, LENGTH, LENGTH))
+    d_bias = jax.grad(lambda b: jnp.sum(attention(*arrays, mask, bias=b) * weights))(zero)
+    shares = attention_probabilities(*arrays[:2], mask)
+    wanted = jnp.einsum("bhqd,bhkd->bhqk", weights, arrays[2])
+    right = shares * (wanted - jnp.sum(shares * wanted, -1, keepdims=True))
+    np.testing.assert_allclose(d_bias, right, atol=1e-6)
+    np.testing.assert_array_equal(np.asarray(d_bias)[~np.asarray(mask).repeat(HEADS, 1)], 0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_probabilities_are_what_values_are_weighed_with(mask, dtype):
+    query, key, _ = (x.astype(dtype) for x in qkv())
+    shares = attention_probabilities(query, key, mask)
+    assert shares.dtype == jnp.float32
+    seen = np.asarray(mask).repeat(HEADS, 1)
+    np.testing.assert_array_equal(np.asarray(shares)[~seen], 0)
+    np.testing.assert_allclose(shares.sum(-1), seen.any(-1), atol=1e-6)
+    # Values that are the identity; zeros beside the others make them as wide.
+    query, key = (jnp.pad(x, [(0, 0)] * 3 + [(0, LENGTH - WIDTH)]) for x in (query, key))
+    identity = jnp.broadcast_to(jnp.eye(LENGTH, dtype=dtype), query.shape)
+    out = attend(query, key, identity, mask, scale=WIDTH**-0.5)
+    np.testing.assert_array_equal(out, shares.astype(dtype))
+
+
+def test_fewer_queries_than_keys(mask):
+    query, key, value = qkv()
+    few = attend(query[:, :, 2:5], key, value, mask[:, :, 2:5])
+    np.testing.assert_allclose(few, attend(query, key, value, mask)[:, :, 2:5], atol=1e-6)
 
 
 def test_gradients_equal_finite_differences(mask):
@@ -152,6 +199,16 @@ def test_segment_mask():
         [0, 0, 0, 0, 0],
     ]
     np.testing.assert_array_equal(seen, np.asarray(expected, bool)[None, None])
+
+
+@pytest.mark.parametrize("radius", [0, 1, 3, 9])
+def test_local_mask(radius):
+    segments = np.asarray([[1, 1, 1, 2, 2, 1, 0, 0], [1] * 8])
+    seen = local_mask(jnp.asarray(segments), radius)
+    assert seen.shape == (2, 1, 8, 8) and seen.dtype == jnp.bool_
+    for b, i, j in np.ndindex(2, 8, 8):
+        own = segments[b, i] == segments[b, j] != 0
+        assert bool(seen[b, 0, i, j]) == (own and abs(i - j) <= radius)
 
 
 def test_padding_and_segments_compose_without_infinities():

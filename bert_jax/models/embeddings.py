@@ -1,0 +1,115 @@
+"""Token ids -> the first hidden states: tables summed in float32, norm, dropout, projection."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bert_jax.models.config import (
+    DisentangledPositions,
+    EncoderConfig,
+    LearnedPositions,
+    SinusoidalPositions,
+)
+from bert_jax.models.layers import Dense, Table, norm_layer
+from bert_jax.models.positions import sinusoids
+from bert_jax.ops.dropout import DropoutSeed, dropout
+from bert_jax.parallel import specs
+
+EMBEDDING_SITE = 3  # dropout site; the embeddings are "layer" 0 of the seed
+
+
+def has_position_table(config: EncoderConfig) -> bool:
+    """Whether the encoder holds a table of absolute positions, added here or not."""
+    positions = config.positions
+    if isinstance(positions, DisentangledPositions):
+        enhanced = config.heads.vocabulary.mask_decoder == "enhanced"
+        return enhanced or positions.at_input == "absolute"
+    return isinstance(positions, LearnedPositions)
+
+
+class Embeddings(nn.Module):
+    """Token, type and position tables, summed in float32; norm, dropout, projection.
+
+    Attributes:
+        config: Of the encoder.
+    """
+
+    config: EncoderConfig
+
+    def setup(self) -> None:
+        """Builds the tables the config asks for."""
+        c = self.config
+        offset = c.positions.offset if isinstance(c.positions, LearnedPositions) else 0
+        # fairseq's tables start with a zero row for padding, and its positions skip padding.
+        zero_token, zero_position = (c.pad_id, offset - 1) if offset else (None, None)
+        self.word = Table(
+            c.padded_vocab_size, c.table_size, c.initializer, specs.TENSOR, zero_row=zero_token
+        )
+        if has_position_table(c):
+            rows = c.positions.max_length + offset
+            self.position = Table(rows, c.table_size, c.initializer, zero_row=zero_position)
+        if c.type_vocab_size:
+            self.type = Table(c.type_vocab_size, c.table_size, c.initializer)
+        if c.norm.on_embeddings:
+            self.norm = norm_layer(c.norm)
+        if c.table_size != c.hidden_size:
+            bias = c.embedding_projection == "after_norm"
+            self.projection = Dense(c.hidden_size, c.initializer, bias=bias)
+
+    def __call__(
+        self,
+        ids: Int[Array, "batch length"],
+        position_ids: Int[Array, "batch length"],
+        type_ids: Int[Array, "batch length"] | None,
+        seed: DropoutSeed | None,
+        segment_ids: Int[Array, "batch length"] | None = None,
+    ) -> Float[Array, "batch length d"]:
+        """Embedded tokens, in the compute type. Positions count from 0; types are 0 by default.
+
+        With ``segment_ids``, padding (segment 0) teaches its token nothing, nor its position where
+        that is a row of its own (``padding_idx`` of transformers), and is zero where positions are
+        disentangled.
+        """
+        c = self.config
+        x = _taught(self.word(ids), segment_ids)
+        if isinstance(c.positions, SinusoidalPositions):
+            x = x + sinusoids(position_ids, c.table_size, c.positions.theta)
+        if isinstance(c.positions, LearnedPositions) or (
+            isinstance(c.positions, DisentangledPositions) and c.positions.at_input == "absolute"
+        ):
+            places = self.absolute(position_ids)
+            own_row = isinstance(c.positions, LearnedPositions) and c.positions.offset
+            x = x + (_taught(places, segment_ids) if own_row else places)
+        if c.type_vocab_size:
+            x = x + self.type(jnp.zeros_like(ids) if type_ids is None else type_ids)
+        if c.table_size != c.hidden_size and c.embedding_projection == "before_norm":
+            x = self.projection(x.astype(c.compute_dtype)).astype(jnp.float32)
+        if c.norm.on_embeddings:
+            x = self.norm(x)
+        if segment_ids is not None and isinstance(c.positions, DisentangledPositions):
+            x = jnp.where((segment_ids != 0)[..., None], x, 0)
+        x = x.astype(c.compute_dtype)
+        x = dropout(x, c.dropout.on_embeddings, seed, EMBEDDING_SITE)
+        if c.table_size != c.hidden_size and c.embedding_projection == "after_norm":
+            x = self.projection(x)
+        return x
+
+    def absolute(
+        self, position_ids: Int[Array, "batch length"]
+    ) -> Float[Array, "batch length width"]:
+        """Embeddings of absolute positions, float32."""
+        positions = self.config.positions
+        offset = positions.offset if isinstance(positions, LearnedPositions) else 0
+        return self.position(position_ids + offset)
+
+
+def _taught(
+    rows: Float[Array, "batch length width"], segment_ids: Int[Array, "batch length"] | None
+) -> Float[Array, "batch length width"]:
+    """``rows``, through which padding passes no gradient."""
+    if segment_ids is None:
+        return rows
+    return jnp.where((segment_ids != 0)[..., None], rows, jax.lax.stop_gradient(rows))
