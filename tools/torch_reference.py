@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from flax.traverse_util import flatten_dict
 from transformers import BertConfig, BertForMaskedLM
 
-from bert_jax.interop import bert
+from bert_jax.interop.arrays import to_checkpoint, whole_entries
+from bert_jax.interop.families import FAMILIES
 from bert_jax.models.config import EncoderConfig
 
 
@@ -44,16 +44,4 @@ def bert_for_masked_lm(config: EncoderConfig, params: Mapping[str, Any]) -> Bert
 
 def hugging_face_arrays(config: EncoderConfig, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Our parameters under their Hugging Face keys, in that orientation, vocabulary trimmed."""
-    flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
-    out = {}
-    for entry in bert.entries(config):
-        value = flat[entry.ours]
-        layers = range(config.num_layers) if entry.per_layer else (None,)
-        for layer in layers:
-            one = value if layer is None else value[layer]
-            if entry.kind == "transpose":
-                one = one.T
-            elif entry.kind == "vocabulary":
-                one = one[: config.vocab_size]
-            out[entry.theirs.format(layer=layer)] = np.array(one)
-    return out
+    return to_checkpoint(params, whole_entries(FAMILIES["bert"], "BertForMaskedLM", config), config)

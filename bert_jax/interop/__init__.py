@@ -1,5 +1,13 @@
-"""Models from elsewhere: Hugging Face directories."""
+"""Models from elsewhere and for elsewhere: Hugging Face directories."""
 
-from bert_jax.interop.huggingface import ImportReport, Loaded, import_hf
+from bert_jax.interop.export import ExportReport, export_hf
+from bert_jax.interop.huggingface import ImportReport, Loaded, encoder_config_of, import_hf
 
-__all__ = ["ImportReport", "Loaded", "import_hf"]
+__all__ = [
+    "ExportReport",
+    "ImportReport",
+    "Loaded",
+    "encoder_config_of",
+    "export_hf",
+    "import_hf",
+]

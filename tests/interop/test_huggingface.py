@@ -1,7 +1,6 @@
-"""Imported checkpoints against the outputs, losses and gradient norms of transformers itself."""
+"""Import of directories: what is read, what is refused, and what the report tells."""
 
 import json
-import shutil
 from pathlib import Path
 
 import jax
@@ -9,109 +8,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
-from bert_jax.interop import bert, import_hf, roberta
-from bert_jax.ops.cross_entropy import cross_entropy
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop import import_hf
 
 PARITY = Path(__file__).parents[1] / "data" / "parity"
-FAMILIES = {"bert_mlm": bert, "roberta_mlm": roberta}
 
 
-def _reference(case: str) -> dict[str, np.ndarray]:
-    with np.load(PARITY / case / "reference.npz") as stored:
-        return {name: stored[name] for name in stored.files}
+def write(directory, weights):
+    save_file(weights, directory / "model.safetensors")
 
 
-def _model_inputs(reference: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {
-        name: reference[f"in.{name}"].astype(np.int32)
-        for name in ("input_ids", "attention_mask", "token_type_ids")
-        if f"in.{name}" in reference
-    }
-
-
-def _loss(model, params, inputs, labels):
-    """Mean over labels, as transformers computes it."""
-    logits = model.apply({"params": params}, **inputs)["logits"]
-    weights = jnp.asarray(labels >= 0, jnp.float32)
-    total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
-    return total / weight
-
-
-@pytest.mark.parametrize("case", FAMILIES)
-def test_outputs_loss_and_gradient_norms(case):
-    loaded, reference = import_hf(PARITY / case), _reference(case)
-    inputs, labels = _model_inputs(reference), reference["label.labels"].astype(np.int32)
-    with jax.default_matmul_precision("highest"):
-        output = jax.jit(loaded.model.apply)({"params": loaded.params}, **inputs)
-        loss, gradients = jax.jit(
-            jax.value_and_grad(lambda p: _loss(loaded.model, p, inputs, labels))
-        )(loaded.params)
-
-    real = inputs["attention_mask"] != 0
-    for ours, theirs in (("hidden", "last_hidden_state"), ("logits", "logits")):
-        expected = reference[f"out.{theirs}"][real]
-        # Issue's bound: 1e-4 relative; float32 sums in another order differ by about 1e-6.
-        error = np.abs(np.asarray(output[ours])[real] - expected).max()
-        assert error < 1e-5 * np.abs(expected).max()
-    assert float(loss) == pytest.approx(float(reference["out.loss"]), abs=1e-5)
-    _check_gradient_norms(case, loaded, flatten_dict(gradients, sep="/"), reference)
-
-
-def _check_gradient_norms(case, loaded, gradients, reference):
-    checked = set()
-    config = loaded.model.config
-    for entry in FAMILIES[case].entries(config):
-        for layer in range(config.num_layers) if entry.per_layer else (None,):
-            key = entry.theirs.format(layer=layer)
-            gradient = gradients[entry.ours]
-            norm = np.linalg.norm(gradient if layer is None else gradient[layer])
-            # An attention key's bias shifts all scores of a query alike: its gradient is zero, and
-            # what both libraries have there is rounding.
-            zero = 1e-5 if key.endswith("key.bias") else 0
-            assert norm == pytest.approx(float(reference[f"gradnorm.{key}"]), rel=1e-3, abs=zero)
-            checked.add(f"gradnorm.{key}")
-    assert checked == {name for name in reference if name.startswith("gradnorm.")}
-
-
-def test_a_really_pretrained_roberta_gives_its_own_logits_and_loss():
-    loaded, reference = import_hf(PARITY / "sapiens_vh"), _reference("sapiens_vh")
-    inputs = {"input_ids": reference["input_ids"], "attention_mask": reference["attention_mask"]}
-    output = jax.jit(loaded.model.apply)({"params": loaded.params}, **inputs)
-    real = reference["attention_mask"] != 0
-    for ours, theirs in (("hidden", "hidden_last"), ("logits", "logits")):
-        # 1e-4 by the issue; logits reach 15.
-        np.testing.assert_allclose(
-            np.asarray(output[ours])[real], reference[theirs][real], atol=1e-4
-        )
-    loss = _loss(loaded.model, loaded.params, inputs, reference["labels"])
-    assert float(loss) == pytest.approx(0.924522, abs=1e-5)
-    assert output["logits"].shape[-1] == 25  # 128 rows inside
-
-
-def test_padding_is_found_by_its_id_when_no_mask_is_given():
-    loaded, reference = import_hf(PARITY / "roberta_mlm"), _reference("roberta_mlm")
-    mask = reference["in.attention_mask"] != 0
-    ids = np.where(mask, reference["in.input_ids"], loaded.model.config.pad_id).astype(np.int32)
-    logits = loaded.model.apply({"params": loaded.params}, ids)["logits"]
-    np.testing.assert_allclose(np.asarray(logits)[mask], reference["out.logits"][mask], atol=1e-4)
-
-
-@pytest.fixture
-def checkpoint(tmp_path):
-    """A copy of bert_mlm to spoil: (directory, weights, write)."""
-    directory = tmp_path / "model"
-    shutil.copytree(PARITY / "bert_mlm", directory)
-
-    def write(weights):
-        save_file(weights, directory / "model.safetensors")
-
-    return directory, load_file(directory / "model.safetensors"), write
+def configure(directory, **changes):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def _equal(a, b):
     jax.tree.map(np.testing.assert_array_equal, a.params, b.params)
+
+
+def paths(params):
+    return set(flatten_dict(params, sep="/"))
 
 
 def test_old_norm_names_are_read_and_reported(checkpoint):
@@ -137,14 +56,30 @@ def test_a_missing_key_is_named(checkpoint):
         import_hf(directory)
 
 
-def test_an_unexpected_key_is_named_and_a_pooler_is_reported(checkpoint):
+def test_keys_beyond_the_model_are_told_apart(checkpoint):
+    """Known to the family: unused; else unexpected. With or without the prefix."""
     directory, weights, write = checkpoint
-    pooler = np.zeros((48, 48), np.float32)
-    write(weights | {"bert.pooler.dense.weight": pooler})
-    assert import_hf(directory).report.unused == ("bert.pooler.dense.weight",)
-    write(weights | {"classifier.weight": pooler})
-    with pytest.raises(ValueError, match=r"classifier\.weight"):
-        import_hf(directory)
+    expected = import_hf(directory)
+    assert expected.report.unused == expected.report.unexpected == expected.report.new == ()
+    ids = np.arange(64)[None]
+    extra = {
+        "bert.pooler.dense.weight": np.zeros((48, 48), np.float32),
+        "cls.seq_relationship.bias": np.zeros(2, np.float32),
+        "embeddings.position_ids": ids,
+        "classifier.weight": np.zeros((2, 48), np.float32),
+        "bert.encoder.layer.3.output.dense.bias": np.zeros(48, np.float32),
+        "adapter.down": np.zeros(3, np.float32),
+    }
+    write(weights | extra)
+    loaded = import_hf(directory)
+    _equal(loaded, expected)
+    assert loaded.report.unused == (
+        "bert.embeddings.position_ids",
+        "bert.pooler.dense.weight",
+        "classifier.weight",
+        "cls.seq_relationship.bias",
+    )
+    assert loaded.report.unexpected == ("adapter.down", "bert.encoder.layer.3.output.dense.bias")
 
 
 def test_a_tied_decoder_may_be_stored_twice_but_not_differ(checkpoint):
@@ -192,8 +127,11 @@ def test_a_pickle_is_never_opened(checkpoint):
     [
         ({"hidden_act": "relu6"}, "relu6"),
         ({"model_type": "gpt2"}, "gpt2"),
-        ({"vocab_size": 96}, "config.json asks for"),
-        ({"tie_word_embeddings": False}, "untied"),
+        ({"vocab_size": 96}, r"word_embeddings.weight has the shape \(97, 48\); config.json asks"),
+        ({"intermediate_size": 64}, r"encoder/layers/mlp_in/kernel, here \(48, 64\)"),
+        ({"num_hidden_layers": 4}, r"lacks 16 parameters: .*layer\.3\."),
+        ({"tie_word_embeddings": False}, r"lacks 1 parameters: cls\.predictions\.decoder\.weight"),
+        ({"architectures": ["BertLMHeadModel"]}, "BertLMHeadModel; implemented are BertModel, "),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
     ],
 )
@@ -208,3 +146,100 @@ def test_a_config_that_does_not_fit_is_refused(checkpoint, change, message):
 def test_no_config_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"holds no config\.json"):
         import_hf(tmp_path)
+
+
+# ----------------------------------------------------------------------------- prefixes, formats
+
+
+def without_prefix(weights, prefix):
+    return {key.removeprefix(prefix): value for key, value in weights.items()}
+
+
+@pytest.mark.parametrize(
+    ("case", "prefix"),
+    [("bert_mlm", "bert."), ("modernbert_classify", "model."), ("deberta_v3_classify", "deberta."),
+     ("distilbert_mlm", "distilbert."), ("albert_pretraining", "albert.")],
+)  # fmt: skip
+def test_the_prefix_may_be_missing(copy, case, prefix):
+    directory, weights = copy(case)
+    expected = import_hf(directory)
+    write(directory, without_prefix(weights, prefix))
+    loaded = import_hf(directory)
+    _equal(loaded, expected)
+    assert loaded.report == expected.report
+
+
+def test_narrow_weights_are_read_as_float32(checkpoint):
+    directory, weights, write = checkpoint
+    for dtype in (jnp.bfloat16, jnp.float16):
+        write({key: np.asarray(value, dtype) for key, value in weights.items()})
+        loaded = import_hf(directory)
+        assert {leaf.dtype for leaf in jax.tree.leaves(loaded.params)} == {np.dtype("float32")}
+        bias = loaded.params["encoder"]["layers"]["query"]["bias"][1]
+        theirs = weights["bert.encoder.layer.1.attention.self.query.bias"]
+        np.testing.assert_array_equal(bias, theirs.astype(dtype).astype(np.float32))
+
+
+def test_weights_that_are_no_real_numbers_are_refused(checkpoint):
+    directory, weights, write = checkpoint
+    key = "bert.encoder.layer.0.output.dense.weight"
+    write(weights | {key: weights[key].astype(np.int8)})
+    with pytest.raises(ValueError, match=rf"{key} holds int8"):
+        import_hf(directory)
+
+
+def test_damage_is_one_sentence(checkpoint):
+    directory, _, _ = checkpoint
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        import_hf(directory)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"holds no model\.safetensors"):
+        import_hf(directory)
+    (directory / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json is not JSON"):
+        import_hf(directory)
+    (directory / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match="no JSON object"):
+        import_hf(directory)
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "message"),
+    [
+        ({"a": "../model.safetensors"}, "outside the directory"),
+        ({"a": "/etc/passwd"}, "outside the directory"),
+        ({"a": ".."}, "outside the directory"),
+        ({"a": "sub\\\\a.safetensors"}, "outside the directory"),
+        ({"a": "gone.safetensors"}, "not there"),
+        ({"a": "part.safetensors"}, "lacks a, which"),
+        ({}, "names no shards"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(checkpoint, weight_map, message):
+    directory, _, _ = checkpoint
+    (directory / "model.safetensors").rename(directory / "part.safetensors")
+    index = {"weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=message):
+        import_hf(directory)
+
+
+# ------------------------------------------------------------------------------------- tokenizer
+
+
+def vocabulary(size):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return "\n".join(words + [f"w{i}" for i in range(size - len(words))]) + "\n"
+
+
+def test_the_tokenizer_beside_it_is_read(checkpoint):
+    directory, _, _ = checkpoint
+    assert import_hf(directory).tokenizer is None
+    (directory / "vocab.txt").write_text(vocabulary(97))
+    tokenizer = import_hf(directory).tokenizer
+    assert isinstance(tokenizer, Tokenizer) and tokenizer.vocab_size == 97
+    (directory / "vocab.txt").write_text(vocabulary(98))
+    with pytest.raises(ValueError, match="tokenizer has 98 entries, the model's vocabulary 97"):
+        import_hf(directory)

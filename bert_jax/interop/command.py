@@ -1,0 +1,248 @@
+"""What `bert-jax import` and `bert-jax export` do and print."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bert_jax import __version__
+from bert_jax.interop.export import ExportReport, export_hf
+from bert_jax.interop.huggingface import Loaded, import_hf
+from bert_jax.interop.model_card import LANGUAGES, LICENCE, NAME
+from bert_jax.interop.parity import ParityReport, parity, read_reference
+from bert_jax.models.model import EncoderModel
+from bert_jax.models.paths import by_path
+
+if TYPE_CHECKING:
+    from bert_jax.evaluate.run import Run
+    from bert_jax.experiment import Experiment
+
+Part = Literal["model", "encoder"]
+
+REFERENCE = "reference.npz"
+# Parameters with rows that pad the vocabulary.
+_PADDED = ("encoder/embeddings/word/embedding", "decoder/embedding", "head_bias")
+
+
+def import_directory(
+    directory: Path, *, reference: Path | None = None
+) -> tuple[str, ParityReport | None]:
+    """Reads a Hugging Face directory.
+
+    Args:
+        directory: The directory.
+        reference: Outputs to compare with; None: ``reference.npz`` in the directory, if there.
+
+    Returns:
+        What to print, and the comparison; None without a reference.
+    """
+    loaded = import_hf(directory)
+    text = _describe(directory, loaded)
+    beside = directory / REFERENCE
+    if reference is None and not beside.exists():
+        return f"{text}\nparity         not checked: no {REFERENCE} beside it", None
+    path = beside if reference is None else reference
+    compared = parity(loaded, read_reference(path))
+    verdict = "passed" if compared.passed else "FAILED"
+    table = "\n".join(f"  {line}" for line in compared.table().splitlines())
+    return f"{text}\nparity         {verdict}, against {path}\n{table}", compared
+
+
+def _describe(directory: Path, loaded: Loaded) -> str:
+    c, report = loaded.model.config, loaded.report
+    sizes = {path: leaf.size for path, leaf in by_path(loaded.params).items()}
+    padding = sum(sizes.get(path, 0) for path in _PADDED)
+    padding -= padding * c.vocab_size // c.padded_vocab_size
+    tokenizer = loaded.tokenizer
+    lines = {
+        "architecture": f"{report.architecture} ({report.model_type}), here a "
+        f"{type(loaded.model).__name__}",
+        "encoder": f"{c.applied_layers} layers, width {c.hidden_size}, {c.num_heads} heads, "
+        f"{c.vocab_size:,} vocabulary entries, inputs of up to {c.positions.max_length:,} tokens",
+        "parameters": f"{sum(sizes.values()) - padding:,}",
+        "tokenizer": "none beside it" if tokenizer is None else str(tokenizer),
+        "new": _listed(report.new, "none: every parameter is the checkpoint's"),
+        "unused": _listed(report.unused, "none"),
+        "unexpected": _listed(report.unexpected, "none"),
+        "renamed": _listed(report.renamed, "none"),
+    }
+    lines |= {"note" if i == 0 else "": note for i, note in enumerate(report.notes)}
+    return "\n".join([str(directory), *(f"{name:<14} {text}" for name, text in lines.items())])
+
+
+def _listed(names: Sequence[str], otherwise: str) -> str:
+    return f"{len(names)}: {', '.join(names)}" if names else otherwise
+
+
+# ---------------------------------------------------------------------------------------- export
+
+
+def export_source(
+    source: Path,
+    out: Path,
+    *,
+    part: Part = "model",
+    family: str | None = None,
+    labels: Sequence[str] | None = None,
+    step: int | None = None,
+    license: str | None = None,
+    language: Sequence[str] = (),
+) -> str:
+    """Exports a run of `bert-jax train`, or a Hugging Face directory again.
+
+    Args:
+        source: Either.
+        out: Directory to write.
+        part: ``encoder``: without the head.
+        family: ``model_type``; None: the first that fits.
+        labels: Names of the classes; None: those of the Hugging Face directory.
+        step: Checkpoint of the run; None: the newest.
+        license: For the model card, an SPDX identifier.
+        language: Codes of ISO 639.
+
+    Returns:
+        What to print.
+    """
+    if not (source / "config.json").is_file():
+        raise ValueError(
+            f"{source} holds no config.json; give a run directory of `bert-jax train`, or a "
+            f"Hugging Face model directory."
+        )
+    try:
+        raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{source / 'config.json'} is not JSON ({error}); restore it.") from error
+    given = {LICENCE: license, LANGUAGES: ", ".join(language)}
+    stated = {name: value for name, value in given.items() if value}
+    if "model_type" in raw:
+        if step is not None:
+            raise ValueError(f"{source} is a Hugging Face directory and has no steps; omit --step.")
+        report = _export_directory(source, out, raw, part, family, labels, stated)
+    else:
+        report = _export_run(source, out, part, family, labels, step, stated)
+    return _written(out, report)
+
+
+def _written(out: Path, report: ExportReport) -> str:
+    lines = [f"{out}: {report.architecture}", f"files  {', '.join(report.files)}"]
+    return "\n".join([*lines, *(f"note   {note}" for note in report.notes)])
+
+
+def _export_directory(
+    source: Path,
+    out: Path,
+    raw: Mapping[str, Any],
+    part: Part,
+    family: str | None,
+    labels: Sequence[str] | None,
+    stated: Mapping[str, str],
+) -> ExportReport:
+    loaded = import_hf(source, model=EncoderModel if part == "encoder" else None)
+    named = raw.get("id2label", {})
+    has_classes = hasattr(loaded.model, "num_labels")
+    if labels is None and has_classes and len(named) == getattr(loaded.model, "num_labels", 0):
+        labels = [named[str(i)] for i in range(len(named))]
+    return export_hf(
+        out,
+        loaded.model,
+        loaded.params,
+        loaded.tokenizer,
+        family=family or raw["model_type"],
+        labels=labels,
+        facts={**stated, "Source": f"the Hugging Face directory {source.resolve().name}"},
+    )
+
+
+def _export_run(
+    source: Path,
+    out: Path,
+    part: Part,
+    family: str | None,
+    labels: Sequence[str] | None,
+    step: int | None,
+    stated: Mapping[str, str],
+) -> ExportReport:
+    from bert_jax.evaluate.run import load_run
+
+    run = load_run(source, step=step)
+    model, params = run.model, run.params
+    if part == "encoder":
+        model, params = EncoderModel(model.config), {"encoder": params["encoder"]}
+    facts = {**run_facts(source, run, datetime.date.today()), **stated}
+    return export_hf(out, model, params, run.tokenizer, family=family, labels=labels, facts=facts)
+
+
+def run_facts(run_dir: Path, run: Run, today: datetime.date) -> dict[str, str]:
+    """What a run tells its model card.
+
+    Args:
+        run_dir: Directory of the run, for its logs and versions.
+        run: The same, opened.
+        today: Date of the export.
+    """
+    from bert_jax.config import digest
+    from bert_jax.train.log import read_metrics
+
+    e = run.experiment
+    o, s = e.optimizer, e.schedule
+    about = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    records = [r for r in read_metrics(run_dir) if r["step"] <= run.step]
+    facts = {
+        NAME: e.name,
+        "Training data": _data(e),
+        "Started from": Path(e.init_from).name if e.init_from else "random numbers",
+        "Objective": _objective(e),
+        "Steps": f"{run.step:,} of {e.steps:,}",
+        "Rows a step": f"{e.batch_size:,}",
+        "Sequence length": f"{e.packing.seq_length:,} tokens",
+        "Optimizer": f"{type(o).__name__}, b1 {o.b1:g}, b2 {o.b2:g}, eps {o.eps:g}, weight decay "
+        f"{o.weight_decay:g} ({o.decay}), gradients clipped to norm {o.clip_norm}",
+        "Learning rate": f"peak {o.learning_rate:g}, {type(s).__name__.lower()}, "
+        f"{s.warmup_steps:,} steps of warm-up",
+        "Training loss": _last(records, "train"),
+        "Held-out results": _last(records, "evaluation"),
+        "Seed": str(e.seed),
+        "Configuration digest": digest(e),
+        "Trained with": f"bert-jax {about.get('versions.bert_jax')}, jax "
+        f"{about.get('versions.jax')}, on {about.get('run.devices')} x {about.get('run.device')}",
+        "Exported": f"{today.isoformat()}, with bert-jax {__version__}",
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _data(e: Experiment) -> str:
+    from bert_jax.data.store import Store
+
+    path = Path(e.data)
+    if e.data == "synthetic":
+        return "synthetic tokens, no text"
+    if not path.is_dir():
+        return f"the store {path.name} (gone when this was written)"
+    train = Store.open(path).split("train")
+    return f"the store {path.name}: {train.num_documents:,} documents, {train.num_tokens:,} tokens"
+
+
+def _objective(e: Experiment) -> str:
+    m = e.masking
+    unchanged = max(0.0, 1 - m.mask_prob - m.random_prob)
+    return (
+        f"masked language modelling: {m.rate:.0%} of {m.unit}s ({m.count} count), of which "
+        f"{m.mask_prob:.0%} masked, {m.random_prob:.0%} random, {unchanged:.0%} unchanged"
+    )
+
+
+def _last(records: Sequence[Mapping[str, Any]], kind: str) -> str:
+    """The last numbers of a kind; empty if there are none."""
+    found = [record for record in records if record["kind"] == kind]
+    if not found or found[-1].get("loss") is None:
+        return ""
+    last = found[-1]
+    text = f"masked cross-entropy {last['loss']:.3f} nats"
+    if last.get("standard_error") is not None:
+        text += f" (standard error {last['standard_error']:.3f}, {last['targets']:,} targets)"
+    if last.get("accuracy") is not None:
+        text += f", accuracy {last['accuracy']:.3f}"
+    return f"{text}, at step {last['step']:,}"
