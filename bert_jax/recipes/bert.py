@@ -9,6 +9,8 @@ text of single documents; masks are new each epoch (Google's are fixed, ten copi
 
 from __future__ import annotations
 
+import dataclasses
+
 from bert_jax.data.packing import Packing
 from bert_jax.experiment import Evaluation, Experiment
 from bert_jax.models.config import (
@@ -24,25 +26,41 @@ from bert_jax.train.schedule import Linear
 
 VOCAB_SIZE = 30522  # uncased WordPiece of the release
 
+# (layers, width, heads). Base, large: paper, section 3. The others: README of google-research/bert,
+# "smaller BERT models" (Turc et al. 2019, arXiv:1908.08962).
+SIZES = {
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+
+def bert_encoder(size: str) -> EncoderConfig:
+    """BERT, uncased; ``size`` is one of `SIZES`."""
+    layers, width, heads = SIZES[size]
+    return EncoderConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=width,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=4 * width,
+        type_vocab_size=2,  # bert_config.json of the release
+        positions=LearnedPositions(max_length=512),
+        norm=Norm("post", eps=1e-12),  # tf.contrib.layers.layer_norm
+        activation="gelu_tanh",  # modeling.py, gelu()
+        dropout=Dropout(hidden=0.1, attention=0.1),
+        initializer=TruncatedNormal(0.02),  # modeling.py, create_initializer()
+    )
+
 
 def bert_base() -> Experiment:
     """BERT-base, uncased, the 128-token phase (90 % of 1M steps; then 100k steps of 512)."""
     return Experiment(
         name="bert-base",
-        model=EncoderConfig(
-            vocab_size=VOCAB_SIZE,
-            hidden_size=768,  # paper, section 3
-            num_layers=12,
-            num_heads=12,
-            intermediate_size=3072,
-            type_vocab_size=2,  # bert_config.json of the release
-            positions=LearnedPositions(max_length=512),
-            norm=Norm("post", eps=1e-12),  # tf.contrib.layers.layer_norm
-            activation="gelu_tanh",  # modeling.py, gelu()
-            dropout=Dropout(hidden=0.1, attention=0.1),
-            initializer=TruncatedNormal(0.02),  # modeling.py, create_initializer()
-            compute_dtype="bfloat16",
-        ),
+        model=dataclasses.replace(bert_encoder("base"), compute_dtype="bfloat16"),
         masking=Masking(
             rate=0.15,
             mask_prob=0.8,

@@ -7,35 +7,53 @@ adds a constant vector; every document, not every input line, ends in a separato
 
 from __future__ import annotations
 
+import dataclasses
+
 from bert_jax.data.packing import Packing
 from bert_jax.experiment import Evaluation, Experiment
-from bert_jax.models.config import Dropout, EncoderConfig, LearnedPositions, Norm, Normal
+from bert_jax.models.config import (
+    Dropout,
+    EncoderConfig,
+    Heads,
+    LearnedPositions,
+    Norm,
+    Normal,
+    Pooler,
+)
 from bert_jax.objectives.masking import Masking
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Linear
 
 VOCAB_SIZE = 50265  # GPT-2's byte-level BPE plus special tokens
 
+SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}  # (layers, width, heads); paper, table 9
+
+
+def roberta_encoder(size: str) -> EncoderConfig:
+    """RoBERTa; ``size`` is ``base`` or ``large``."""
+    layers, width, heads = SIZES[size]
+    return EncoderConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=width,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=4 * width,
+        type_vocab_size=1,  # transformers' constant row
+        positions=LearnedPositions(max_length=512, offset=2),  # fairseq make_positions
+        norm=Norm("post", eps=1e-5),  # torch.nn.LayerNorm
+        activation="gelu",  # erf, fairseq modules/gelu.py
+        dropout=Dropout(hidden=0.1, attention=0.1),
+        initializer=Normal(0.02),  # fairseq init_bert_params: not truncated
+        heads=Heads(pooler=Pooler(activation="tanh", output_dropout=0.0)),  # pooler_dropout 0
+        pad_id=1,
+    )
+
 
 def roberta_base() -> Experiment:
     """RoBERTa-base, the paper's longest run: 500k steps of 8,192 rows of 512 tokens."""
     return Experiment(
         name="roberta-base",
-        model=EncoderConfig(
-            vocab_size=VOCAB_SIZE,
-            hidden_size=768,  # paper, table 9
-            num_layers=12,
-            num_heads=12,
-            intermediate_size=3072,
-            type_vocab_size=1,
-            positions=LearnedPositions(max_length=512, offset=2),  # fairseq make_positions
-            norm=Norm("post", eps=1e-5),  # torch.nn.LayerNorm
-            activation="gelu",  # erf, fairseq modules/gelu.py
-            dropout=Dropout(hidden=0.1, attention=0.1),
-            initializer=Normal(0.02),  # fairseq init_bert_params: not truncated
-            pad_id=1,
-            compute_dtype="bfloat16",
-        ),
+        model=dataclasses.replace(roberta_encoder("base"), compute_dtype="bfloat16"),
         masking=Masking(
             rate=0.15,
             mask_prob=0.8,
