@@ -7,6 +7,7 @@ first, because tyro answers with a page where one sentence names the value, the 
 import contextlib
 import dataclasses
 import inspect
+import re
 import typing
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,13 +49,16 @@ def wants_help(args: Sequence[str]) -> bool:
 # --- words to values -----------------------------------------------------------------------------
 
 
+_NEGATION = re.compile(r"(^--|\.)no-(?=[^.]*$)")
+
+
 def scan(args: Sequence[str], options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Reads ``--option value`` and ``--option=value``; of an option given twice the last holds.
 
     Args:
         args: Words of a command line.
         options: Types by option (``--top-k``); `bool` for one without a value, which also has a
-            ``--no-`` form. ``_`` for ``-`` is understood.
+            ``no-`` form (``--no-cache``, ``--model.norm.no-bias``). ``_`` for ``-`` is understood.
 
     Returns:
         Values of the options that were given, and the words that belong to none.
@@ -74,7 +78,7 @@ def scan(args: Sequence[str], options: Mapping[str, Any]) -> tuple[dict[str, Any
             continue
         flag, equals, inline = word.partition("=")
         flag = as_flag(flag) if flag.startswith("--") else flag
-        positive = flag.replace("--no-", "--", 1)
+        positive = _NEGATION.sub(r"\1", flag)
         if options.get(positive) is bool:
             if equals:
                 raise ValueError(f"{flag} takes no value; {inline!r} was given.")

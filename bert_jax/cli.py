@@ -34,6 +34,8 @@ VERBS = {
     "train": Verb("bert_jax.train.command", "train_command", "pretrain an encoder, or resume"),
     "evaluate": Verb("bert_jax.commands", "evaluate", "score a run on held-out text"),
     "fill-mask": Verb("bert_jax.commands", "fill_mask", "let a run predict masked words"),
+    "import": Verb("bert_jax.commands", "import_model", "check a Hugging Face model directory"),
+    "export": Verb("bert_jax.commands", "export_model", "write a run as a Hugging Face directory"),
     "report": Verb("bert_jax.commands", "report", "write a run's report.html again"),
     "recipes": Verb("bert_jax.commands", "recipes", "list the published recipes, or show one"),
 }

@@ -6,6 +6,7 @@ is elsewhere and is imported when the verb runs, so that help comes at once. `tr
 """
 
 from pathlib import Path
+from typing import Literal
 
 from bert_jax.data.readers import Format
 from bert_jax.data.tokenizer_train import TrainedKind
@@ -116,19 +117,86 @@ def evaluate(run: Path, /, *, sentences: Path | None = None, step: int | None = 
 
 
 def fill_mask(run: Path, text: tuple[str, ...], /, *, top_k: int = 5) -> None:
-    """Let a run predict what stands at the mask, with probabilities.
+    """Let a model predict what stands at the mask, with probabilities.
 
     Example:
         bert-jax fill-mask runs/first "The [MASK] of the United States" --top-k 3
 
     Args:
-        run: Directory of the run.
+        run: Directory of the run, or a Hugging Face directory.
         text: Text with one or more mask tokens ([MASK], or <mask> in RoBERTa's vocabularies).
         top_k: Predictions to show for each mask.
     """
     from bert_jax.evaluate.fill_mask import fill_mask_run
 
     print(fill_mask_run(run, text, top_k=top_k))
+
+
+def import_model(directory: Path, /, *, reference: Path | None = None) -> int:
+    """Read a Hugging Face model directory, say what is in it, and check the numbers it gives.
+
+    Prints the architecture, the parameters that are new, unused, unexpected or renamed, and the
+    tokenizer. With reference outputs (reference.npz) it compares outputs, loss and gradient norms;
+    the exit code is 1 if one is out of its bound. bert_jax.import_hf gives the model itself.
+
+    Example:
+        bert-jax import models/bert-base-uncased
+
+    Args:
+        directory: With config.json and model.safetensors (or shards, or flax_model.msgpack).
+        reference: Outputs to compare with; None takes reference.npz in the directory, if there.
+    """
+    from bert_jax.interop.command import import_directory
+
+    text, compared = import_directory(directory, reference=reference)
+    print(text)
+    return 0 if compared is None or compared.passed else 1
+
+
+def export_model(
+    source: Path,
+    out: Path,
+    /,
+    *,
+    part: Literal["model", "encoder"] = "model",
+    family: str | None = None,
+    labels: tuple[str, ...] | None = None,
+    step: int | None = None,
+    license: str | None = None,
+    language: tuple[str, ...] = (),
+) -> None:
+    """Write a run (or a Hugging Face directory again) for Hugging Face transformers.
+
+    Writes config.json, model.safetensors, the tokenizer and a model card with what the run knows of
+    its training; all of them, or none.
+
+    Example:
+        bert-jax export runs/first exported --license apache-2.0 --language en
+
+    Args:
+        source: Directory of a run, or of a Hugging Face model.
+        out: Directory to write: new, or empty.
+        part: The model with its head, or the bare encoder.
+        family: Model type, such as electra; None takes the first whose config can say the model.
+        labels: Names of a classifier's classes, in order; None keeps those it has.
+        step: Checkpoint of the run; None: the newest.
+        license: For the model card: an SPDX identifier. None: not stated.
+        language: For the model card: codes of ISO 639, such as en.
+    """
+    from bert_jax.interop.command import export_source
+
+    print(
+        export_source(
+            source,
+            out,
+            part=part,
+            family=family,
+            labels=labels,
+            step=step,
+            license=license,
+            language=language,
+        )
+    )
 
 
 def report(run: Path, /) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.data.packing import Packing
-from bert_jax.models.config import ComputeDtype, EncoderConfig, LearnedPositions
+from bert_jax.models.config import ComputeDtype, EncoderConfig
 from bert_jax.objectives.masking import Masking
 from bert_jax.parallel.mesh import MeshShape
 from bert_jax.train.optimizer import AdamW
@@ -69,6 +69,10 @@ class Experiment:
     Attributes:
         name: For titles and run directories.
         model: The encoder. Its ``vocab_size`` and ``pad_id`` must be those of the data's tokenizer.
+        init_from: Directory of a trained model to start from: a Hugging Face directory or a run
+            directory. A larger ``model.vocab_size`` grows its vocabulary, a larger
+            ``model.positions.max_length`` extends its context; the rest must be equal. None: random
+            numbers.
         data: Directory of a prepared store (`bert-jax prepare`), or ``synthetic``.
         masking: Masking policy in training.
         packing: How rows are filled.
@@ -89,6 +93,7 @@ class Experiment:
 
     name: str
     model: EncoderConfig
+    init_from: str | None = None
     data: str = "synthetic"
     masking: Masking = dataclasses.field(default_factory=Masking)
     packing: Packing = dataclasses.field(default_factory=Packing)
@@ -123,9 +128,8 @@ class Experiment:
             )
         longest = self.model.positions.max_length
         if self.packing.seq_length > longest:
-            kind = "learned" if isinstance(self.model.positions, LearnedPositions) else "rotary"
             raise ValueError(
-                f"packing.seq_length {self.packing.seq_length} exceeds the {longest} {kind} "
+                f"packing.seq_length {self.packing.seq_length} exceeds the {longest} "
                 f"positions of the model; raise model.positions.max_length or shorten the rows."
             )
 

@@ -1,6 +1,7 @@
 """Experiments as files, options, flat dicts and config.json."""
 
 import dataclasses
+import itertools
 import json
 from typing import Any
 
@@ -21,14 +22,22 @@ from bert_jax.config import (
 from bert_jax.data.packing import Packing
 from bert_jax.experiment import Checkpoints, Evaluation, Experiment, Logging
 from bert_jax.models.config import (
+    Biases,
+    Convolution,
+    DisentangledPositions,
     Dropout,
     EncoderConfig,
     Execution,
+    Heads,
+    LayerSharing,
     LearnedPositions,
+    LocalAttention,
     Norm,
     Normal,
+    Pooler,
     RotaryPositions,
     TruncatedNormal,
+    VocabularyHead,
 )
 from bert_jax.objectives.masking import Masking
 from bert_jax.parallel.mesh import MeshShape
@@ -46,16 +55,26 @@ OTHER = Experiment(
         num_heads=4,
         intermediate_size=96,
         embedding_size=32,
+        embedding_projection="before_norm",
         type_vocab_size=2,
-        positions=RotaryPositions(max_length=64, theta=500.0),
-        norm=Norm("pre", 1e-5),
+        positions=RotaryPositions(max_length=64, theta=500.0, local_theta=50.0),
+        attention=LocalAttention(8, 2),
+        norm=Norm("pre", 1e-5, "rms", False, True, True),
         activation="gelu_tanh",
-        dropout=Dropout(0.0, 0.2),
+        mlp="gated",
+        biases=Biases("query_value", "none"),
+        dropout=Dropout(0.0, 0.2, 0.3, 0.4, 0.5),
         initializer=Normal(0.03),
+        heads=Heads(
+            VocabularyHead("none", "silu", False, "untied", False),
+            Pooler("mean", "relu", False, "encoder", 0.1, 0.2, "transform"),
+            "token_and_context",
+        ),
         pad_id=1,
         compute_dtype="bfloat16",
-        execution=Execution("scan", "full"),
+        execution=Execution("scan", "full", "fast"),
     ),
+    init_from="model",
     data="store",
     masking=Masking(0.3, 0.7, 0.2, "word", "stochastic", "tokens", "all", 20, (5, 500)),
     packing=Packing(32, "complete", "row"),
@@ -73,6 +92,18 @@ OTHER = Experiment(
     checkpoints=Checkpoints(9, 4, 100),
     logging=Logging(1, "project"),
 )
+
+# What does not go with OTHER's axes.
+THIRD = dataclasses.replace(
+    PLAIN,
+    model=EncoderConfig(
+        1000,
+        positions=DisentangledPositions(),
+        convolution=Convolution(),
+        heads=Heads(VocabularyHead(mask_decoder="enhanced")),
+    ),
+)
+SHARED = dataclasses.replace(PLAIN, model=EncoderConfig(1000, sharing=LayerSharing(2, 2)))
 
 
 def fractions(low: float = 0.0, high: float = 1.0) -> st.SearchStrategy[float]:
@@ -190,7 +221,7 @@ def nested_to_flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 @many
 @hypothesis.given(experiments())
 def test_flat_names_and_values_are_those_of_the_nested_fields(experiment: Experiment) -> None:
-    kinds = {"model.positions", "model.initializer", "schedule", "eval_masking"}
+    kinds = {"model.positions", "model.attention", "model.initializer", "schedule", "eval_masking"}
     expected = nested_to_flat(dataclasses.asdict(experiment))
     flat = flatten(experiment)
     assert {name: value for name, value in flat.items() if name not in kinds} == {
@@ -258,17 +289,27 @@ def test_format_flat_is_one_aligned_line_a_field() -> None:
     width = max(map(len, flat))
     assert [line[:width].rstrip() for line in lines] == list(flat)
     assert [line[width + 2 :] for line in lines] == [str(value) for value in flat.values()]
-    assert "eval_masking.max_predictions  10" in lines
+    assert f"{'eval_masking.max_predictions':<{width}}  10" in lines
 
 
 # --- options -------------------------------------------------------------------------------------
+
+
+def negated(flag: str) -> str:
+    """``model.norm.no-bias`` for ``model.norm.bias``."""
+    record, _, field = flag.rpartition(".")
+    return f"{record}.no-{field}"
 
 
 def as_words(experiment: Experiment) -> list[str]:
     """The options that spell an experiment out."""
     words = []
     for name, value in flatten(experiment).items():
-        words.append("--" + name.replace("_", "-"))
+        flag = name.replace("_", "-")
+        if isinstance(value, bool) and name != "model.norm.after_embeddings":
+            words.append(f"--{flag}" if value else f"--{negated(flag)}")
+            continue
+        words.append("--" + flag)
         words += map(str, value) if isinstance(value, tuple) else [str(value)]
     return words
 
@@ -279,7 +320,7 @@ def test_every_field_can_be_overridden(a: Experiment, b: Experiment) -> None:
     assert override(a, as_words(b)) == b
 
 
-@pytest.mark.parametrize(("a", "b"), [(PLAIN, OTHER), (OTHER, PLAIN)])
+@pytest.mark.parametrize(("a", "b"), list(itertools.permutations([PLAIN, OTHER, THIRD, SHARED], 2)))
 def test_every_field_and_kind_can_be_changed(a: Experiment, b: Experiment) -> None:
     assert override(a, as_words(b)) == b
     assert override(a, []) == a
@@ -385,7 +426,7 @@ def test_changing_the_kind_keeps_what_both_kinds_have() -> None:
         ("stray --steps 5", "unexpected argument 'stray'"),
         # What the dataclasses refuse.
         ("--microbatches 7", "batch_size 256 is not divisible by microbatches 7"),
-        ("--packing.seq-length 600", "packing.seq_length 600 exceeds the 512 learned positions"),
+        ("--packing.seq-length 600", "packing.seq_length 600 exceeds the 512 positions"),
     ],
 )
 def test_a_bad_option_is_refused_with_a_sentence(words: str, message: str) -> None:
@@ -413,10 +454,10 @@ def test_diff_names_what_differs() -> None:
         ("schedule.final", 0.0, ABSENT),
     ]
     assert ("schedule.final", ABSENT, 0.0) in diff(other, PLAIN)
-    assert {name for name, _, _ in diff(PLAIN, OTHER)} == {
-        **flatten(PLAIN),
-        **flatten(OTHER),
-    }.keys()
+    others = (OTHER, THIRD, SHARED)
+    assert {name for other in others for name, _, _ in diff(PLAIN, other)} == {
+        name for one in (PLAIN, *others) for name in flatten(one)
+    }
 
 
 def test_digest_depends_on_every_field_that_determines_the_weights_and_on_no_other() -> None:
@@ -428,12 +469,20 @@ def test_digest_depends_on_every_field_that_determines_the_weights_and_on_no_oth
     words = as_words(OTHER)
     for name in names:
         flag = "--" + name.replace("_", "-")
+        if flag not in words:
+            flag = "--" + negated(flag.removeprefix("--"))
         start = words.index(flag)
         stop = next(
             (i for i in range(start + 1, len(words)) if words[i].startswith("--")), len(words)
         )
-        kind = {"model.positions": "rotary", "schedule": "trapezoid", "eval_masking": "masking"}
-        context = [
+        kind = {
+            "model.positions": "rotary",
+            "model.attention": "local",
+            "schedule": "trapezoid",
+            "eval_masking": "masking",
+        }
+        needed = {"model.norm.skip_first": ["--model.norm.placement", "pre"]}.get(name, [])
+        context = needed + [
             word
             for union, member in kind.items()
             if name.startswith(f"{union}.")

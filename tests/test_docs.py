@@ -54,3 +54,27 @@ def test_the_objective_of_the_guide_trains():
     np.testing.assert_allclose(total, 160 * np.log(2), rtol=1e-6)
     assert norm > 0
     np.testing.assert_allclose(results[1][1], norm, rtol=1e-5)
+
+
+def test_every_test_that_the_guides_name_exists():
+    """`tests/file.py::test_name` in any page: the file is there and defines the test."""
+    root = DOCS.parent
+    named = {
+        (page.name, path, test)
+        for page in DOCS.rglob("*.md")
+        for path, test in re.findall(r"`(t[\w/]+\.py)(?:::(\w+))?`", page.read_text())
+    }
+    assert len(named) >= 12
+    for page, path, test in named:
+        assert (root / path).is_file(), (page, path)
+        assert not test or f"def {test}(" in (root / path).read_text(), (page, path, test)
+
+
+def test_the_table_of_families_has_every_preset_s_family():
+    from bert_jax.recipes import list_presets
+
+    table = (DOCS / "reference" / "families.md").read_text()
+    for name in list_presets():
+        family = re.sub(r"-(v1|v2)$", "", name) if name.startswith("albert") else name
+        family = family.removesuffix("-generator")
+        assert f"`{family}" in table or f"`{family.rpartition('-')[0]}-" in table, name

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.evaluate.rows import encode_text, pad_rows, tokenizer_of
-from bert_jax.evaluate.run import LanguageModel, load_run
+from bert_jax.evaluate.run import LanguageModel, open_model
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ def fill_mask(text: str, source: LanguageModel, *, top_k: int = 5) -> list[list[
     """
     tokenizer = tokenizer_of(source)
     config = source.model.config
-    if not 1 <= top_k <= config.vocab_size:
-        raise ValueError(f"top_k is {top_k}; it must lie in [1, {config.vocab_size}].")
+    words = tokenizer.vocab_size  # a model may have more entries, which no text has
+    if not 1 <= top_k <= words:
+        raise ValueError(f"top_k is {top_k}; it must lie in [1, {words}].")
     ids = encode_text(text, tokenizer, config)
     places = np.flatnonzero(np.asarray(ids) == tokenizer.special.mask)
     if not len(places):
@@ -59,7 +60,7 @@ def fill_mask(text: str, source: LanguageModel, *, top_k: int = 5) -> list[list[
     output: Any = source.model.apply(
         {"params": source.params}, rows, segment_ids=segments, positions=places[None]
     )
-    probabilities = jax.nn.softmax(output["logits"][0].astype(jnp.float32), axis=-1)
+    probabilities = jax.nn.softmax(output["logits"][0, :, :words].astype(jnp.float32), axis=-1)
     best, tokens = jax.lax.top_k(probabilities, top_k)
     return [
         [
@@ -72,9 +73,9 @@ def fill_mask(text: str, source: LanguageModel, *, top_k: int = 5) -> list[list[
     ]
 
 
-def fill_mask_run(run_dir: str | os.PathLike[str], texts: Sequence[str], *, top_k: int = 5) -> str:
-    """`fill_mask` of a run directory, as text to print."""
-    run = load_run(run_dir)
+def fill_mask_run(path: str | os.PathLike[str], texts: Sequence[str], *, top_k: int = 5) -> str:
+    """`fill_mask` of a run directory or a Hugging Face directory, as text to print."""
+    run = open_model(path)
     return "\n\n".join(
         format_predictions(text, fill_mask(text, run, top_k=top_k)) for text in texts
     )

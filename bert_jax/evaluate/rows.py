@@ -10,12 +10,18 @@ from jaxtyping import Int
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.evaluate.run import LanguageModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import MaskedLM
 
 _MULTIPLE = 32  # lengths are rounded up to it, so that few shapes are compiled
 
 
 def tokenizer_of(source: LanguageModel) -> Tokenizer:
-    """The source's tokenizer; ValueError if it has none."""
+    """The source's tokenizer; ValueError if it has none, or is no masked language model."""
+    if not isinstance(source.model, MaskedLM):
+        raise ValueError(
+            f"this model is a {type(source.model).__name__}, which predicts no words; import it "
+            f"with import_hf(..., model=MaskedLM) if its checkpoint has a vocabulary head."
+        )
     if source.tokenizer is None:
         raise ValueError(
             "this model has no tokenizer (it was trained on synthetic data, or no tokenizer files "

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import numpy as np
 
 from bert_jax.config import load_config
 from bert_jax.data.store import Split, Store
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.experiment import Experiment
 from bert_jax.models.heads import MaskedLM
+from bert_jax.models.model import EncoderModel
 from bert_jax.parallel.mesh import MeshShape, make_mesh
-from bert_jax.train.checkpoint import Checkpointer
 from bert_jax.train.held_out import Scores, held_out, make_scorer, unigram_counts
+from bert_jax.train.initial import restored_params
 from bert_jax.train.inputs import (
     SYNTHETIC,
     eval_masking,
@@ -26,7 +26,6 @@ from bert_jax.train.inputs import (
     run_objective,
     validation_batches,
 )
-from bert_jax.train.state import abstract_params
 
 _BLOCK = 1 << 22  # tokens read at a time
 
@@ -36,8 +35,8 @@ class LanguageModel(Protocol):
     """What fill-mask and pseudo-perplexity need: a `Run`, or what `import_hf` has loaded."""
 
     @property
-    def model(self) -> MaskedLM:
-        """The module."""
+    def model(self) -> EncoderModel:
+        """The module; a `MaskedLM`."""
         ...
 
     @property
@@ -83,18 +82,32 @@ def load_run(run_dir: str | os.PathLike[str], *, step: int | None = None) -> Run
     run_dir = Path(run_dir)
     experiment = load_config(run_dir)
     model = MaskedLM(experiment.model)
-    mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    with jax.set_mesh(mesh), Checkpointer(run_dir / "checkpoints") as saved:
-        like = {"params": abstract_params(model, mesh)}
-        restored = saved.restore_latest(like) if step is None else saved.restore(step, like)
-    if restored is None:
-        raise ValueError(f"{run_dir} holds no checkpoint yet; train it first.")
+    params, step = restored_params(run_dir, model, step)
     # The layout of a mesh of one device is dropped, so that the parameters work without a mesh.
-    params = jax.tree.map(np.asarray, restored.state["params"])
     params = jax.tree.map(jax.numpy.asarray, params)
     directory = run_dir / "tokenizer"
     tokenizer = Tokenizer.load(directory) if directory.exists() else None
-    return Run(experiment, model, params, tokenizer, restored.step)
+    return Run(experiment, model, params, tokenizer, step)
+
+
+def open_model(path: str | os.PathLike[str]) -> LanguageModel:
+    """The masked language model of a run directory or of a Hugging Face directory.
+
+    Raises:
+        ValueError: If it holds none, or a model without a trained vocabulary head.
+    """
+    path = Path(path)
+    if (path / "checkpoints").is_dir() or not (path / "config.json").exists():
+        return load_run(path)
+    from bert_jax.interop.huggingface import import_hf
+
+    loaded = import_hf(path, model=MaskedLM)
+    if loaded.report.new:
+        raise ValueError(
+            f"{path} holds no trained vocabulary head ({', '.join(loaded.report.new)} are "
+            f"missing), so it cannot predict words; train it first (--init-from {path})."
+        )
+    return loaded
 
 
 def evaluate(run: Run, *, max_rows: int | None = None) -> Scores:

@@ -69,8 +69,12 @@ def open_inputs(experiment: Experiment) -> RunInputs:
 def check_model_fits(
     model: EncoderConfig, tokenizer: Tokenizer, where: str | os.PathLike[str]
 ) -> None:
-    """ValueError if vocabulary size, padding id or position offset are not the tokenizer's."""
-    if model.vocab_size != tokenizer.vocab_size:
+    """ValueError if vocabulary size, padding id or position offset are not the tokenizer's.
+
+    A model may have more entries than its tokenizer (ModernBERT, DeBERTa v3: unused ones fill the
+    table up).
+    """
+    if model.vocab_size < tokenizer.vocab_size:
         raise ValueError(
             f"model.vocab_size is {model.vocab_size} but the tokenizer of {where} has "
             f"{tokenizer.vocab_size} entries; set --model.vocab-size {tokenizer.vocab_size}."
@@ -127,7 +131,10 @@ def run_objective(
     experiment: Experiment, inputs: RunInputs, masking: Masking
 ) -> MaskedLanguageModel:
     """The objective of a run under a masking policy (training's or evaluation's)."""
-    return MaskedLanguageModel(masking, inputs.special, experiment.model.vocab_size)
+    vocab_size = experiment.model.vocab_size
+    if inputs.tokenizer is not None:  # entries that no text has are never drawn as replacements
+        vocab_size = inputs.tokenizer.vocab_size
+    return MaskedLanguageModel(masking, inputs.special, vocab_size)
 
 
 def eval_masking(experiment: Experiment) -> Masking:

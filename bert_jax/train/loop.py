@@ -23,6 +23,7 @@ from bert_jax.parallel import specs
 from bert_jax.parallel.mesh import make_mesh, put_batch
 from bert_jax.train.checkpoint import Checkpointer
 from bert_jax.train.held_out import Scores, held_out, make_scorer
+from bert_jax.train.initial import initial_params
 from bert_jax.train.inputs import (
     RunInputs,
     batches,
@@ -95,11 +96,14 @@ def train(
     with jax.set_mesh(mesh):
         _check_divisible(experiment, specs.batch_shards())
         inputs = open_inputs(experiment)
+        model = MaskedLM(experiment.model)
+        start = None
+        if not (run_dir / "checkpoints").exists():  # read it before anything is written
+            start = _initial(experiment, model, inputs)
         _claim(run_dir, experiment)
         save_tokenizer(inputs, run_dir)
 
-        # 2. Model, objective, step.
-        model = MaskedLM(experiment.model)
+        # 2. Objective, step.
         objective = run_objective(experiment, inputs, experiment.masking)
         config = StepConfig(
             experiment.optimizer,
@@ -112,9 +116,11 @@ def train(
         scorer = make_scorer(model, run_objective(experiment, inputs, eval_masking(experiment)))
 
         # 3. State: the newest sound checkpoint, or a fresh one.
-        def fresh() -> TrainState:
-            params = init_params(model, experiment.seed)
+        def state_of(params: dict[str, Any]) -> TrainState:
             return init_state(params, objective, experiment.optimizer)
+
+        def fresh() -> TrainState:
+            return state_of(init_params(model, experiment.seed))
 
         with contextlib.ExitStack() as stack:
             saved = stack.enter_context(
@@ -125,17 +131,26 @@ def train(
                 )
             )
             restored = saved.restore_latest(abstract_state(fresh, mesh))
-            state = jax.jit(fresh)() if restored is None else restored.state
-            first = 0 if restored is None else restored.step
+            first, notes = 0, ()
+            if restored is not None:
+                state, first = restored.state, restored.step
+            else:
+                params, notes = start or _initial(experiment, model, inputs)
+                state = jax.jit(state_of, donate_argnums=0)(params)
+            del start
             log = stack.enter_context(_open_log(run_dir, experiment, inputs, first))
             if restored is None:
-                log.note(_opening(experiment, inputs, state))
+                log.note("\n".join([*notes, _opening(experiment, inputs, state)]))
             else:
                 log.note(f"resumed at step {first:,} of {experiment.steps:,}; data position ok")
 
             # 4. Steps.
             run = _Run(experiment, run_dir, mesh, inputs, saved, log, scorer, examples)
             return run.steps(step_fn, state, first)
+
+
+def _initial(experiment: Experiment, model: MaskedLM, inputs: RunInputs):
+    return initial_params(experiment.init_from, model, experiment.seed, inputs.tokenizer)
 
 
 @dataclass

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.data.packing import Packing
 from bert_jax.data.tokenizer_parts import SpecialTokens
 from bert_jax.experiment import Experiment
 from bert_jax.models.config import ComputeDtype
@@ -29,7 +30,7 @@ from bert_jax.parallel import specs
 from bert_jax.parallel.hlo import REDUCTIONS, collectives, total_bytes
 from bert_jax.parallel.mesh import MeshShape
 from bert_jax.parallel.topology import abstract_batch, compile_train_step, topology_mesh
-from bert_jax.recipes import recipe
+from bert_jax.recipes import preset, recipe
 from bert_jax.train.state import TrainState, abstract_state, init_params, init_state
 from bert_jax.train.step import StepConfig, make_train_step
 
@@ -170,6 +171,39 @@ def test_optimized_step_moves_each_gradient_once_and_fits(name, shape, dtype):
     step = compiled(name, shape, dtype, None)
     assert step.faults() == []
     assert step.memory() < MEMORY[name]
+
+
+# The other forms of attention at the sizes they are meant for: windows in blocks, one-hot products.
+FAMILIES = {"modernbert-base": 1024, "deberta-v3-base-generator": 512}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "length"), FAMILIES.items())
+def test_other_families_move_each_gradient_once(name, length):
+    base = recipe("roberta-base")
+    e = dataclasses.replace(
+        base,
+        model=dataclasses.replace(preset(name), compute_dtype="bfloat16"),
+        packing=Packing(seq_length=length),
+        masking=dataclasses.replace(base.masking, random_ids=None),
+        batch_size=256,
+        microbatches=2,
+        steps=1000,
+    )
+    model = MaskedLM(e.model)
+    special = SpecialTokens(pad=e.model.pad_id, unk=3, cls=1, sep=2, mask=4)
+    objective = MaskedLanguageModel(e.masking, special, e.model.vocab_size)
+    config = StepConfig(e.optimizer, e.schedule, e.steps, e.seed, "bfloat16")
+    mesh = topology_mesh(TOPOLOGY, DATA_PARALLEL)
+    with jax.set_mesh(mesh):
+        state = abstract_state(
+            lambda: init_state(init_params(model, e.seed), objective, e.optimizer), mesh
+        )
+    executable = compile_train_step(
+        make_train_step(objective, model.apply, config), state, batch_of(e, mesh), mesh,
+        compiler_options=WITHOUT_OPTIMIZATION,
+    )  # fmt: skip
+    assert Step(executable, state, "bfloat16", LIMITS[DATA_PARALLEL]).faults() == []
 
 
 def test_copy_without_constraints_is_caught(monkeypatch):

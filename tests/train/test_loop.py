@@ -223,7 +223,7 @@ def test_steps_that_are_not_finite_stop_the_run_and_are_recorded(experiment, tmp
     [
         (lambda e: {"mesh": MeshShape(data=3, fsdp=1)}, "wants 3 devices"),
         (
-            lambda e: {"model": dataclasses.replace(e.model, vocab_size=999)},
+            lambda e: {"model": dataclasses.replace(e.model, vocab_size=50)},
             "set --model.vocab-size",
         ),
         (lambda e: {"data": "/no/such/store"}, "/no/such/store"),
