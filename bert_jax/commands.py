@@ -146,7 +146,7 @@ def import_model(directory: Path, /, *, reference: Path | None = None) -> int:
         directory: With config.json and model.safetensors (or shards, or flax_model.msgpack).
         reference: Outputs to compare with; None takes reference.npz in the directory, if there.
     """
-    from bert_jax.interop.command import import_directory
+    from bert_jax.exchange import import_directory
 
     text, compared = import_directory(directory, reference=reference)
     print(text)
@@ -183,7 +183,7 @@ def export_model(
         license: For the model card: an SPDX identifier. None: not stated.
         language: For the model card: codes of ISO 639, such as en.
     """
-    from bert_jax.interop.command import export_source
+    from bert_jax.exchange import export_source
 
     print(
         export_source(

@@ -6,7 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.evaluate.fill_mask import fill_mask, format_predictions
+from bert_jax.evaluate.fill_mask import fill_mask, fill_mask_run, format_predictions
+from bert_jax.interop import export_hf
+from bert_jax.models.config import LearnedPositions
+from bert_jax.models.growth import resize_vocabulary
+from bert_jax.models.heads import MaskedLM
+from bert_jax.models.model import EncoderModel
+from bert_jax.models.task_heads import SequenceClassifier
 
 
 def _probabilities(model, text):
@@ -63,3 +69,51 @@ def test_what_cannot_be_filled_is_one_sentence(model, text, top_k, message):
 def test_a_model_without_a_tokenizer_cannot_read(model):
     with pytest.raises(ValueError, match="has no tokenizer"):
         fill_mask("the [MASK]", dataclasses.replace(model, tokenizer=None))
+
+
+def test_a_model_without_a_vocabulary_head_predicts_no_words(model):
+    classifier = SequenceClassifier(model.model.config)
+    with pytest.raises(ValueError, match="is a SequenceClassifier, which predicts no words"):
+        fill_mask("the [MASK]", dataclasses.replace(model, model=classifier))
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    """The same encoder with BERT's norm and positions, as a Hugging Face directory."""
+    config = dataclasses.replace(
+        model.model.config, positions=LearnedPositions(64), type_vocab_size=2
+    )
+    module = MaskedLM(config)
+    params = jax.jit(module.init)(jax.random.key(1))["params"]
+    directory = tmp_path_factory.mktemp("models") / "bert"
+    export_hf(directory, module, params, model.tokenizer)
+    export_hf(directory.with_name("bare"), EncoderModel(config), {"encoder": params["encoder"]})
+    return directory, dataclasses.replace(model, model=module, params=params)
+
+
+def test_a_hugging_face_directory_is_read(exported):
+    directory, source = exported
+    text = "the [MASK] of the"
+    assert fill_mask_run(directory, [text]) == format_predictions(text, fill_mask(text, source))
+
+
+def test_a_directory_without_a_vocabulary_head_is_refused(exported):
+    with pytest.raises(ValueError, match="holds no trained vocabulary head"):
+        fill_mask_run(exported[0].with_name("bare"), ["the [MASK]"])
+
+
+def test_entries_that_no_text_has_are_not_guessed(model):
+    """A model may have more vocabulary entries than its tokenizer (ModernBERT, DeBERTa)."""
+    config, params = resize_vocabulary(
+        model.model.config,
+        model.params,
+        model.tokenizer.vocab_size + 5,
+        rows=np.full((5, 32), 9.0, np.float32),
+    )
+    larger = dataclasses.replace(model, model=MaskedLM(config), params=params)
+    expected = fill_mask("the [MASK] of the", model, top_k=3)
+    got = fill_mask("the [MASK] of the", larger, top_k=3)
+    assert [g.token for g in got[0]] == [g.token for g in expected[0]]
+    np.testing.assert_allclose(
+        [g.probability for g in got[0]], [g.probability for g in expected[0]], rtol=1e-5
+    )

@@ -5,7 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.ops.attention import attention, attention_probabilities, local_mask, segment_mask
+from bert_jax.ops.attention import (
+    attention,
+    attention_probabilities,
+    local_mask,
+    masked_softmax,
+    row_mask,
+    segment_mask,
+)
 from bert_jax.ops.dropout import DropoutSeed, random_bits
 
 BATCH, HEADS, LENGTH, WIDTH = 3, 2, 7, 4
@@ -220,3 +227,28 @@ def test_padding_and_segments_compose_without_infinities():
     np.testing.assert_array_equal(out[1], 0)
     np.testing.assert_array_equal(out[0, :, 4:], 0)
     np.testing.assert_array_equal(out[2], arrays[2][2])  # each token sees itself only
+
+
+def test_padding_that_sees_its_row():
+    """As in transformers: padding sees every real token of the row, of any document."""
+    segments = np.asarray([[1, 2, 2, 0, 0], [0] * 5])
+    seen = np.asarray(row_mask(jnp.asarray(segments)))[:, 0]
+    for b, i, j in np.ndindex(2, 5, 5):
+        if segments[b, i] == 0:
+            assert seen[b, i, j] == (segments[b, j] != 0)
+        else:
+            assert seen[b, i, j] == (segments[b, i] == segments[b, j])
+
+
+@pytest.mark.parametrize(("empty", "learns"), [("uniform", False), ("added", True)])
+def test_a_query_that_sees_nothing_may_take_an_equal_share_of_all(empty, learns):
+    """Filling and adding the smallest float differ in the gradient of the scores only."""
+    scores = jnp.asarray([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0]])
+    mask = jnp.asarray([[True, True, False], [False, False, False]])
+    shares = masked_softmax(scores, mask, empty)
+    first = np.exp([1.0, 2.0]) / np.exp([1.0, 2.0]).sum()
+    np.testing.assert_allclose(shares, [[*first, 0], [1 / 3] * 3], rtol=1e-6)
+    weights = jnp.asarray([1.0, 5.0, 9.0])
+    gradient = jax.grad(lambda s: jnp.sum(masked_softmax(s, mask, empty)[1] * weights))(scores)
+    right = (np.asarray(weights) - 5) / 3 if learns else np.zeros(3)  # p (w - mean of w)
+    np.testing.assert_allclose(gradient, [np.zeros(3), right], atol=1e-6)

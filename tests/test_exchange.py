@@ -14,9 +14,9 @@ from bert_jax.config import digest
 from bert_jax.data.packing import Packing
 from bert_jax.data.prepare import prepare
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.exchange import run_facts
 from bert_jax.experiment import Checkpoints, Evaluation, Experiment, Logging
 from bert_jax.interop import import_hf
-from bert_jax.interop.command import run_facts
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MaskedLM
 from bert_jax.models.model import EncoderModel
@@ -25,7 +25,7 @@ from bert_jax.train.loop import train
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Linear
 
-PARITY = Path(__file__).parents[1] / "data" / "parity"
+PARITY = Path(__file__).parent / "data" / "parity"
 
 
 def call(*words):

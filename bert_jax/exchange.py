@@ -6,25 +6,24 @@ import datetime
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bert_jax import __version__
+from bert_jax.config import digest
+from bert_jax.data.store import Store
+from bert_jax.evaluate.run import Run, load_run
+from bert_jax.experiment import Experiment
 from bert_jax.interop.export import ExportReport, export_hf
 from bert_jax.interop.huggingface import Loaded, import_hf
 from bert_jax.interop.model_card import LANGUAGES, LICENCE, NAME
 from bert_jax.interop.parity import ParityReport, parity, read_reference
 from bert_jax.models.model import EncoderModel
-from bert_jax.models.paths import by_path
-
-if TYPE_CHECKING:
-    from bert_jax.evaluate.run import Run
-    from bert_jax.experiment import Experiment
+from bert_jax.models.sizes import parameter_count
+from bert_jax.train.log import read_metrics
 
 Part = Literal["model", "encoder"]
 
 REFERENCE = "reference.npz"
-# Parameters with rows that pad the vocabulary.
-_PADDED = ("encoder/embeddings/word/embedding", "decoder/embedding", "head_bias")
 
 
 def import_directory(
@@ -53,16 +52,13 @@ def import_directory(
 
 def _describe(directory: Path, loaded: Loaded) -> str:
     c, report = loaded.model.config, loaded.report
-    sizes = {path: leaf.size for path, leaf in by_path(loaded.params).items()}
-    padding = sum(sizes.get(path, 0) for path in _PADDED)
-    padding -= padding * c.vocab_size // c.padded_vocab_size
     tokenizer = loaded.tokenizer
     lines = {
         "architecture": f"{report.architecture} ({report.model_type}), here a "
         f"{type(loaded.model).__name__}",
         "encoder": f"{c.applied_layers} layers, width {c.hidden_size}, {c.num_heads} heads, "
         f"{c.vocab_size:,} vocabulary entries, inputs of up to {c.positions.max_length:,} tokens",
-        "parameters": f"{sum(sizes.values()) - padding:,}",
+        "parameters": f"{parameter_count(loaded.model):,}",
         "tokenizer": "none beside it" if tokenizer is None else str(tokenizer),
         "new": _listed(report.new, "none: every parameter is the checkpoint's"),
         "unused": _listed(report.unused, "none"),
@@ -165,8 +161,6 @@ def _export_run(
     step: int | None,
     stated: Mapping[str, str],
 ) -> ExportReport:
-    from bert_jax.evaluate.run import load_run
-
     run = load_run(source, step=step)
     model, params = run.model, run.params
     if part == "encoder":
@@ -183,9 +177,6 @@ def run_facts(run_dir: Path, run: Run, today: datetime.date) -> dict[str, str]:
         run: The same, opened.
         today: Date of the export.
     """
-    from bert_jax.config import digest
-    from bert_jax.train.log import read_metrics
-
     e = run.experiment
     o, s = e.optimizer, e.schedule
     about = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
@@ -214,8 +205,6 @@ def run_facts(run_dir: Path, run: Run, today: datetime.date) -> dict[str, str]:
 
 
 def _data(e: Experiment) -> str:
-    from bert_jax.data.store import Store
-
     path = Path(e.data)
     if e.data == "synthetic":
         return "synthetic tokens, no text"
