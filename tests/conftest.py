@@ -2,7 +2,10 @@
 
 import dataclasses
 import functools
+import gc
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
@@ -32,6 +35,25 @@ import jax  # noqa: E402
 # In this process only: a command started by a test sees what a user would see, one device.
 jax.config.update("jax_num_cpu_devices", 8)
 import pytest  # noqa: E402
+
+MAPPINGS = Path("/proc/self/maps")
+_LIMIT = 30_000  # of mappings, of the 65,530 that Linux gives a process by default
+_tests_run = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _room_for_programs() -> Iterator[None]:
+    """A compiled program holds tens of memory mappings, and a process that has none left crashes.
+
+    Programs are dropped before that; those still needed come back from the compilation cache.
+    """
+    yield
+    if next(_tests_run) % 20 == 0 and MAPPINGS.exists():
+        with MAPPINGS.open() as mappings:
+            count = sum(1 for _ in mappings)
+        if count > _LIMIT:
+            jax.clear_caches()
+            gc.collect()
 
 
 @pytest.fixture

@@ -111,6 +111,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert_silu": ("BertForSequenceClassification", _BERT | {"hidden_act": "silu"}),
     "bert_untied": ("BertForMaskedLM", _BERT | {"tie_word_embeddings": False}),
     "bert_choice": ("BertForMultipleChoice", _BERT),
+    "bert_next_sentence": ("BertForNextSentencePrediction", _BERT),
     "roberta_gelu_new": ("RobertaForMaskedLM", _BERT | {"hidden_act": "gelu_new"}),
     "roberta_untied": ("RobertaForMaskedLM", _BERT | {"tie_word_embeddings": False}),
     "roberta_tag": ("RobertaForTokenClassification", _BERT | {"num_labels": 3}),
@@ -266,6 +267,8 @@ def labels(
     if architecture.endswith("QuestionAnswering"):
         return {"start_positions": np.full(ROWS, 2), "end_positions": np.full(ROWS, 4)}
     if architecture.endswith("MultipleChoice"):
+        return {"labels": rng.integers(0, 2, ROWS)}
+    if architecture.endswith("NextSentencePrediction"):
         return {"labels": rng.integers(0, 2, ROWS)}
     if architecture.endswith("SequenceClassification"):
         if config.num_labels == 1:

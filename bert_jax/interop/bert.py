@@ -174,6 +174,7 @@ FAMILY = Family(
         "BertForTokenClassification": tagger(),
         "BertForQuestionAnswering": spans(),
         "BertForMultipleChoice": multiple_choice("bert.pooler.dense"),
+        "BertForNextSentencePrediction": classifier("bert.pooler.dense", "cls.seq_relationship"),
     },
     unused=("embeddings.position_ids", "embeddings.token_type_ids", "pooler."),
 )
