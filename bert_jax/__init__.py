@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bert_jax.evaluate.run import evaluate, load_run
     from bert_jax.experiment import Experiment
     from bert_jax.interop.export import export_hf
-    from bert_jax.interop.huggingface import encoder_config_of, import_hf
+    from bert_jax.interop.huggingface import import_hf
     from bert_jax.models.config import EncoderConfig
     from bert_jax.models.heads import MaskedLM, PreTraining, ReplacedTokenDetector
     from bert_jax.models.inputs import validate_inputs
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bert_jax.objectives.masking import Masking, mask_tokens
     from bert_jax.ops.cross_entropy import cross_entropy
     from bert_jax.recipes import list_presets, list_recipes, preset, recipe
+    from bert_jax.train.initial import encoder_config_of
     from bert_jax.train.loop import train
 
 __version__ = "0.1.0"
@@ -80,7 +81,7 @@ _HOMES = {
     "TokenClassifier": "bert_jax.models.task_heads",
     "Tokenizer": "bert_jax.data.tokenizer",
     "cross_entropy": "bert_jax.ops.cross_entropy",
-    "encoder_config_of": "bert_jax.interop.huggingface",
+    "encoder_config_of": "bert_jax.train.initial",
     "evaluate": "bert_jax.evaluate.run",
     "export_hf": "bert_jax.interop.export",
     "fill_mask": "bert_jax.evaluate.fill_mask",

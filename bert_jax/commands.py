@@ -5,6 +5,7 @@ is elsewhere and is imported when the verb runs, so that help comes at once. `tr
 `bert_jax.train.command`.
 """
 
+import textwrap
 from pathlib import Path
 from typing import Literal
 
@@ -160,7 +161,7 @@ def export_model(
     *,
     part: Literal["model", "encoder"] = "model",
     family: str | None = None,
-    labels: tuple[str, ...] | None = None,
+    labels: tuple[str, ...] = (),
     step: int | None = None,
     license: str | None = None,
     language: tuple[str, ...] = (),
@@ -178,7 +179,7 @@ def export_model(
         out: Directory to write: new, or empty.
         part: The model with its head, or the bare encoder.
         family: Model type, such as electra; None takes the first whose config can say the model.
-        labels: Names of a classifier's classes, in order; None keeps those it has.
+        labels: Names of a classifier's classes, in order; without, those it has.
         step: Checkpoint of the run; None: the newest.
         license: For the model card: an SPDX identifier. None: not stated.
         language: For the model card: codes of ISO 639, such as en.
@@ -191,7 +192,7 @@ def export_model(
             out,
             part=part,
             family=family,
-            labels=labels,
+            labels=labels or None,
             step=step,
             license=license,
             language=language,
@@ -214,9 +215,10 @@ def report(run: Path, /) -> None:
 
 
 def recipes(name: str | None = None, /) -> None:
-    """List the published recipes, or show every field of one.
+    """List the published recipes and encoders, or show every field of a recipe.
 
-    A recipe's name stands for an experiment file: bert-jax train roberta-base.
+    A recipe's name stands for an experiment file: bert-jax train roberta-base. An encoder's name is
+    for Python: Experiment(model=bert_jax.preset("modernbert-base"), ...).
 
     Example:
         bert-jax recipes roberta-base
@@ -225,7 +227,7 @@ def recipes(name: str | None = None, /) -> None:
         name: The recipe to show.
     """
     from bert_jax.config import format_flat
-    from bert_jax.recipes import list_recipes, recipe
+    from bert_jax.recipes import list_presets, list_recipes, recipe
 
     if name is not None:
         print(format_flat(recipe(name)))
@@ -239,3 +241,4 @@ def recipes(name: str | None = None, /) -> None:
             f"{experiment.steps:,} steps of {experiment.batch_size:,} rows of "
             f"{experiment.packing.seq_length} tokens"
         )
+    print(textwrap.fill(f"encoders: {', '.join(list_presets())}", subsequent_indent="  "))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from bert_jax.train.log import read_metrics
 Part = Literal["model", "encoder"]
 
 REFERENCE = "reference.npz"
+_SHOWN = 8  # names in a line
 
 
 def import_directory(
@@ -45,6 +47,11 @@ def import_directory(
         return f"{text}\nparity         not checked: no {REFERENCE} beside it", None
     path = beside if reference is None else reference
     compared = parity(loaded, read_reference(path))
+    if not compared.checks:
+        raise ValueError(
+            f"{path} holds nothing to compare; beside in.input_ids give out.logits, "
+            f"out.last_hidden_state, or out.loss with label.labels."
+        )
     verdict = "passed" if compared.passed else "FAILED"
     table = "\n".join(f"  {line}" for line in compared.table().splitlines())
     return f"{text}\nparity         {verdict}, against {path}\n{table}", compared
@@ -54,7 +61,7 @@ def _describe(directory: Path, loaded: Loaded) -> str:
     c, report = loaded.model.config, loaded.report
     tokenizer = loaded.tokenizer
     lines = {
-        "architecture": f"{report.architecture} ({report.model_type}), here a "
+        "architecture": f"{report.architecture} ({report.model_type}), here "
         f"{type(loaded.model).__name__}",
         "encoder": f"{c.applied_layers} layers, width {c.hidden_size}, {c.num_heads} heads, "
         f"{c.vocab_size:,} vocabulary entries, inputs of up to {c.positions.max_length:,} tokens",
@@ -70,7 +77,10 @@ def _describe(directory: Path, loaded: Loaded) -> str:
 
 
 def _listed(names: Sequence[str], otherwise: str) -> str:
-    return f"{len(names)}: {', '.join(names)}" if names else otherwise
+    if not names:
+        return otherwise
+    rest = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{len(names)}: {', '.join(names[:_SHOWN])}{rest}"
 
 
 # ---------------------------------------------------------------------------------------- export
@@ -141,7 +151,7 @@ def _export_directory(
     has_classes = hasattr(loaded.model, "num_labels")
     if labels is None and has_classes and len(named) == getattr(loaded.model, "num_labels", 0):
         labels = [named[str(i)] for i in range(len(named))]
-    return export_hf(
+    return _quietly(
         out,
         loaded.model,
         loaded.params,
@@ -166,7 +176,14 @@ def _export_run(
     if part == "encoder":
         model, params = EncoderModel(model.config), {"encoder": params["encoder"]}
     facts = {**run_facts(source, run, datetime.date.today()), **stated}
-    return export_hf(out, model, params, run.tokenizer, family=family, labels=labels, facts=facts)
+    return _quietly(out, model, params, run.tokenizer, family=family, labels=labels, facts=facts)
+
+
+def _quietly(*args: Any, **kwargs: Any) -> ExportReport:
+    """`export_hf`, whose warnings are notes of the report, which is printed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return export_hf(*args, **kwargs)
 
 
 def run_facts(run_dir: Path, run: Run, today: datetime.date) -> dict[str, str]:

@@ -68,11 +68,11 @@ class Experiment:
 
     Attributes:
         name: For titles and run directories.
-        model: The encoder. Its ``vocab_size`` and ``pad_id`` must be those of the data's tokenizer.
-        init_from: Directory of a trained model to start from: a Hugging Face directory or a run
-            directory. A larger ``model.vocab_size`` grows its vocabulary, a larger
-            ``model.positions.max_length`` extends its context; the rest must be equal. None: random
-            numbers.
+        model: The encoder. Its ``pad_id`` must be that of the data's tokenizer, its ``vocab_size``
+            at least as large.
+        init_from: Trained model to start from: a Hugging Face directory or a run directory. A
+            larger vocab_size grows its vocabulary, a larger max_length of positions its context;
+            the rest of the model must be equal. None: random numbers.
         data: Directory of a prepared store (`bert-jax prepare`), or ``synthetic``.
         masking: Masking policy in training.
         packing: How rows are filled.

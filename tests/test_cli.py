@@ -17,7 +17,7 @@ import pytest
 import bert_jax
 from bert_jax.cli import VERBS, main
 from bert_jax.config import flatten, override
-from bert_jax.recipes import list_recipes, recipe
+from bert_jax.recipes import list_presets, list_recipes, recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -349,7 +349,9 @@ def test_report(replace: Callable[..., Recorded], capsys: pytest.CaptureFixture[
 def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("recipes") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(list_recipes())
+    encoders = next(i for i, line in enumerate(lines) if line.startswith("encoders: "))
+    assert [line.split()[0] for line in lines[:encoders]] == list(list_recipes())
+    assert " ".join(lines[encoders:]).count(",") == len(list_presets()) - 1
     assert "12 layers, width 768" in lines[0]
     assert call("recipes bert-base") == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())

@@ -98,7 +98,7 @@ def test_import_reports_and_compares(directory, capsys):
     count = sum(leaf.size for leaf in by_path(import_hf(directory).params).values())
     count -= (128 - 97) * (48 + 1)  # rows that pad the table and the bias
     assert lines[1:9] == [
-        "architecture   BertForMaskedLM (bert), here a MaskedLM",
+        "architecture   BertForMaskedLM (bert), here MaskedLM",
         "encoder        3 layers, width 48, 4 heads, 97 vocabulary entries, inputs of up to 64 "
         "tokens",
         f"parameters     {count:,}",

@@ -17,17 +17,11 @@ _LAYER = "encoder.albert_layer_groups.{group}.albert_layers.{inner}"
 def encoder_config(raw: Json) -> EncoderConfig:
     """Our config from config.json; defaults are those of transformers' ``AlbertConfig``."""
     raw = {"hidden_act": "gelu_new", **raw}
-    size = fields.embedding_size(raw, 128)
-    if size is None:
-        raise ValueError(
-            f"config.json has embedding_size {raw['hidden_size']} = hidden_size: ALBERT projects "
-            f"its embeddings even then, and this model has no such projection."
-        )
     sharing = LayerSharing(raw.get("num_hidden_groups", 1), raw.get("inner_group_num", 1))
     _check_groups(fields.required(raw, "num_hidden_layers"), sharing.groups)
     return EncoderConfig(
         **fields.bert_shape(raw, rate=0.0),
-        embedding_size=size,
+        embedding_size=raw.get("embedding_size") or 128,  # a projection even if it is hidden_size
         type_vocab_size=raw.get("type_vocab_size", 2),
         positions=LearnedPositions(raw.get("max_position_embeddings", 512)),
         sharing=sharing,
@@ -40,6 +34,11 @@ def encoder_config(raw: Json) -> EncoderConfig:
 
 def _check_groups(layers: int, groups: int) -> None:
     """In transformers a layer's group is found in floating point, which may round down."""
+    if not (0 < groups <= layers < 10_000):
+        raise ValueError(
+            f"config.json has num_hidden_groups {groups} for {layers} layers; a group has at least "
+            f"one layer, and fewer than 10,000 layers are read."
+        )
     if any(int(i / (layers / groups)) != i * groups // layers for i in range(layers)):
         raise ValueError(
             f"config.json has num_hidden_groups {groups} for {layers} layers, which transformers "
@@ -49,10 +48,9 @@ def _check_groups(layers: int, groups: int) -> None:
 
 def hf_config(config: EncoderConfig) -> dict[str, Any]:
     """config.json of our config."""
-    if config.sharing is None or config.table_size == config.hidden_size:
+    if config.sharing is None or config.embedding_size is None:
         raise ValueError(
-            "albert shares layers and projects its embeddings; set sharing, and an embedding_size "
-            "other than hidden_size."
+            "albert shares layers and projects its embeddings; set sharing and embedding_size."
         )
     rate = config.heads.pooler.output_dropout
     out = fields.bert_json(config) | {

@@ -81,10 +81,10 @@ def choose(
     Raises:
         ValueError: The checkpoint is of a class we do not have, and no other was asked for.
     """
-    if model is not None and not issubclass(model, EncoderModel):
-        raise ValueError(f"model is {model.__name__}; give a subclass of EncoderModel.")
     notes = []
     named = raw.get("architectures") or ()
+    if not isinstance(named, list | tuple):
+        raise ValueError(f"config.json has architectures {named!r}; it is a list of class names.")
     stated = str(named[0]) if named else _recognised(family, keys, config)
     if not named:
         notes.append(f"config.json names no architecture; the keys are those of {stated}.")
@@ -93,7 +93,7 @@ def choose(
         if stated not in known:
             raise ValueError(
                 f"config.json names the architecture {stated}; implemented are {', '.join(known)}. "
-                f"Give model= to read the encoder of another into one of them."
+                f"import_hf(..., model=MaskedLM) reads the encoder of another into one of them."
             )
         return Target(family, stated, stated, known[stated], tuple(notes))
     if stated not in known:
@@ -106,7 +106,9 @@ def choose(
 def build(target: Target, raw: Json, config: EncoderConfig, num_labels: int | None) -> EncoderModel:
     """The module; ``num_labels`` None means that of config.json."""
     if issubclass(target.model, SequenceClassifier | TokenClassifier):
-        return target.model(config, num_labels=_labels(raw) if num_labels is None else num_labels)
+        return target.model(
+            config, num_labels=stated_labels(raw) if num_labels is None else num_labels
+        )
     if num_labels is not None:
         raise ValueError(
             f"num_labels is {num_labels}, but {target.model.__name__} has no labels; leave it out "
@@ -141,7 +143,9 @@ def _recognised(family: Family, keys: Collection[str], config: EncoderConfig) ->
     return family.base
 
 
-def _labels(raw: Json) -> int:
+def stated_labels(raw: Json) -> int:
     """As transformers counts them: labels with a name, else ``num_labels``, else 2."""
     named = raw.get("id2label")
+    if named is not None and not isinstance(named, dict):
+        raise ValueError(f"config.json has id2label {named!r}; it is an object of names.")
     return len(named) if named else int(raw.get("num_labels") or 2)

@@ -116,7 +116,7 @@ def _nearest(config: EncoderConfig, model: EncoderModel) -> str:
         return "deberta-v2"
     if config.sharing is not None:
         return "albert"
-    if isinstance(model, ReplacedTokenDetector) or config.table_size != config.hidden_size:
+    if isinstance(model, ReplacedTokenDetector) or config.embedding_size is not None:
         return "electra"
     return "roberta" if isinstance(positions, LearnedPositions) and positions.offset else "bert"
 

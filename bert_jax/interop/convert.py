@@ -53,7 +53,11 @@ def convert(
             continue
         used |= set(keys)
         values = [_converted(entry, key, weights[key], config, shapes) for key in keys]
-        flat[entry.ours] = jnp.asarray(np.stack(values) if entry.per_layer else values[0])
+        if entry.per_layer:
+            rows = np.stack(values) if values else np.zeros(shapes[entry.ours], np.float32)
+            flat[entry.ours] = jnp.asarray(rows)
+        else:
+            flat[entry.ours] = jnp.asarray(values[0])
     if missing:
         once = list(dict.fromkeys(missing))
         raise ValueError(f"the checkpoint lacks {len(once)} parameters: {', '.join(once)}.")

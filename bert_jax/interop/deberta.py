@@ -168,7 +168,7 @@ def _embeddings(config: EncoderConfig) -> list[Entry]:
             entries += norm("encoder/relative_norm", "encoder.LayerNorm")
         if positions.at_input == "absolute":
             entries.append(Entry("encoder/embeddings/position/embedding", bert.POSITION_TABLE))
-    if config.table_size != config.hidden_size:
+    if config.embedding_size is not None:
         entries += linear("encoder/embeddings/projection", "embeddings.embed_proj", bias=False)
     return entries
 

@@ -58,7 +58,7 @@ def hf_config(config: EncoderConfig) -> dict[str, Any]:
 def body(config: EncoderConfig) -> list[Entry]:
     """Key map of ``ElectraModel``."""
     entries = bert.body(config)
-    if config.table_size != config.hidden_size:
+    if config.embedding_size is not None:
         entries += linear("encoder/embeddings/projection", "embeddings_project")
     return entries
 

@@ -85,7 +85,7 @@ def export_hf(
         ValueError: In one sentence: the directory is not empty, no family can say the encoder
             (with the reason), labels, tokenizer or parameters do not fit the model.
     """
-    directory = Path(directory)
+    directory = Path(directory).resolve()  # a link is followed, "." has a name
     _check_directory(directory)
     config = model.config
     _check_params(model, params)
@@ -108,11 +108,20 @@ def export_hf(
         (unfinished / "config.json").write_text(text + "\n", encoding="utf-8")
         if tokenizer is not None:
             tokenizer.save(unfinished, max_length=config.positions.max_length)
+            _name_inputs(unfinished / "tokenizer_config.json", config)
         (unfinished / "README.md").write_text(card, encoding="utf-8")
         files = tuple(sorted(path.name for path in unfinished.iterdir()))
     for sentence in choice.lost:
         warnings.warn(sentence, stacklevel=2)
     return ExportReport(choice.architecture, files, missing, tuple(notes))
+
+
+def _name_inputs(path: Path, config: EncoderConfig) -> None:
+    """Has the tokenizer give segment types to models that have them, and to no others."""
+    about = json.loads(path.read_text(encoding="utf-8"))
+    types = ["token_type_ids"] if config.type_vocab_size > 1 else []
+    about["model_input_names"] = ["input_ids", *types, "attention_mask"]
+    path.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _arrays(

@@ -177,7 +177,7 @@ def canonical(config: EncoderConfig) -> EncoderConfig:
         attention_out=config.dropout.on_attention_out,
     )
     norm = dataclasses.replace(config.norm, after_embeddings=config.norm.on_embeddings)
-    projected = config.table_size != config.hidden_size
+    projected = config.embedding_size is not None
     default = EncoderConfig(vocab_size=config.vocab_size, pad_id=config.pad_id)
     return dataclasses.replace(
         config,

@@ -6,15 +6,16 @@ does everything the checkpoint holds beyond the model.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop import names
-from bert_jax.interop.architecture import build, choose, known_keys
+from bert_jax.interop.architecture import build, choose, known_keys, stated_labels
 from bert_jax.interop.convert import convert, draw, parameter_shapes
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.family import Family
@@ -73,6 +74,7 @@ def import_hf(
     *,
     model: type[EncoderModel] | None = None,
     num_labels: int | None = None,
+    tokenizer: Literal["read", "ignore"] = "read",
     seed: int = 0,
 ) -> Loaded:
     """Reads a checkpoint directory of transformers.
@@ -83,7 +85,10 @@ def import_hf(
         model: Class of the model; None means the one that ``architectures`` in config.json names.
             Parameters of another class are taken from the checkpoint where it has them, else
             drawn.
-        num_labels: Of a classifier; None means that of config.json.
+        num_labels: Of a classifier; None means that of config.json. Where it is another, the
+            classifier is drawn anew.
+        tokenizer: ``ignore`` leaves the files of a tokenizer alone that cannot be read here, or
+            that has more entries than the model (`bert_jax.models.growth.resize_vocabulary`).
         seed: Of drawn parameters.
 
     Raises:
@@ -93,7 +98,11 @@ def import_hf(
     """
     directory = Path(directory)
     try:
-        return _import(directory, model, num_labels, seed)
+        loaded = _import(directory, model, num_labels, seed)
+        if tokenizer == "ignore":
+            return loaded
+        found = _tokenizer(directory, loaded.model.config)
+        return dataclasses.replace(loaded, tokenizer=found)
     except ValueError as error:
         if str(directory) in str(error):
             raise
@@ -107,7 +116,7 @@ def encoder_config_of(directory: str | os.PathLike[str]) -> EncoderConfig:
         ValueError: As `import_hf`.
     """
     raw = read_config(Path(directory))
-    return _family(raw).encoder_config(raw)
+    return _encoder_config(_family(raw), raw)
 
 
 def _import(
@@ -115,11 +124,12 @@ def _import(
 ) -> Loaded:
     raw = read_config(directory)
     family = _family(raw)
-    config = family.encoder_config(raw)
+    config = _encoder_config(family, raw)
     weights, renamed = names.modern(read_weights(directory))
     known = known_keys(family, config)
     weights = names.with_prefix(weights, family, known)
     weights, respelled, notes = _respelled(weights, family, raw)
+    _check_model(model, num_labels)
     target = choose(family, raw, weights, config, model)
     module = build(target, raw, config, num_labels)
     entries = target.entries(config)
@@ -130,6 +140,8 @@ def _import(
     shapes = parameter_shapes(module)
     body = {entry.ours for entry in target.body(config)}
     optional = set() if target.promised else set(shapes) - body
+    if num_labels is not None and num_labels != stated_labels(raw):
+        entries = [entry for entry in entries if not entry.ours.startswith("classifier/")]
     flat, used = convert(weights, entries, config, shapes, optional)
     new = sorted(set(shapes) - set(flat))
     flat |= draw(module, new, seed)
@@ -144,7 +156,14 @@ def _import(
         renamed=(*renamed, *respelled),
         notes=(*target.notes, *notes, *settled),
     )
-    return Loaded(module, from_paths(flat), _tokenizer(directory, config), report)
+    return Loaded(module, from_paths(flat), None, report)
+
+
+def _check_model(model: type[EncoderModel] | None, num_labels: int | None) -> None:
+    if model is not None and not (isinstance(model, type) and issubclass(model, EncoderModel)):
+        raise ValueError(f"model is {model!r}; give a class, such as bert_jax.SequenceClassifier.")
+    if num_labels is not None and num_labels < 1:
+        raise ValueError(f"num_labels is {num_labels}; a classifier has 1 (a score) or more.")
 
 
 def _family(raw: Mapping[str, Any]) -> Family:
@@ -155,6 +174,15 @@ def _family(raw: Mapping[str, Any]) -> Family:
             f"{', '.join(FAMILIES)}."
         )
     return family
+
+
+def _encoder_config(family: Family, raw: Mapping[str, Any]) -> EncoderConfig:
+    try:
+        return family.encoder_config(raw)
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise ValueError(
+            f"config.json has a field of the wrong type or value for {family.model_type} ({error})."
+        ) from error
 
 
 def _respelled(
@@ -186,10 +214,18 @@ def _buffers(family: Family) -> tuple[str, ...]:
 def _tokenizer(directory: Path, config: EncoderConfig) -> Tokenizer | None:
     if not any(any(directory.glob(pattern)) for pattern in _TOKENIZER_FILES):
         return None
-    tokenizer = Tokenizer.load(directory)
+    hint = "import_hf(..., tokenizer='ignore') reads the weights alone"
+    try:
+        tokenizer = Tokenizer.load(directory)
+    except ValueError as error:
+        raise ValueError(
+            f"{str(error).rstrip('.')} (saving the tokenizer with transformers writes a "
+            f"tokenizer.json, which is read; {hint})."
+        ) from error
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab_size} entries, the model's vocabulary "
-            f"{config.vocab_size}; they are not of one checkpoint."
+            f"{config.vocab_size}; they are not of one checkpoint, or entries were added: {hint}, "
+            f"resize_vocabulary makes room for them."
         )
     return tokenizer

@@ -7,8 +7,10 @@ each parameter under its key in the checkpoint. All but ``in.input_ids`` may be 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,7 @@ from bert_jax.interop.arrays import to_checkpoint, whole_entries
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.family import HeadMap
 from bert_jax.interop.huggingface import Loaded
+from bert_jax.models.config import LearnedPositions
 from bert_jax.models.heads import MaskedLM, PreTraining, ReplacedTokenDetector
 from bert_jax.models.model import EncoderModel
 from bert_jax.models.task_heads import (
@@ -112,8 +115,13 @@ class ParityReport:
 
 def read_reference(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The arrays of a ``reference.npz``, by name; nothing pickled is read."""
-    with np.load(path, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} is no archive of numpy arrays; write it with numpy.savez."
+        ) from error
 
 
 def parity(loaded: Loaded, reference: Reference) -> ParityReport:
@@ -130,7 +138,10 @@ def parity(loaded: Loaded, reference: Reference) -> ParityReport:
         ValueError: The reference has no inputs, or some this model does not take.
     """
     reference = {_BARE.get(name, name): value for name, value in reference.items()}
-    inputs = _inputs(reference)
+    scheme = loaded.model.config.positions
+    offset = scheme.offset if isinstance(scheme, LearnedPositions) else None
+    inputs = _inputs(reference, offset)
+    loaded = _with_choices(loaded, reference)
     labels = _section(reference, "label.")
     expected = _section(reference, "out.")
     loss = expected.pop("loss", None)
@@ -159,7 +170,7 @@ def _section(reference: Reference, prefix: str) -> dict[str, np.ndarray]:
     }
 
 
-def _inputs(reference: Reference) -> dict[str, np.ndarray]:
+def _inputs(reference: Reference, positions: int | None = None) -> dict[str, np.ndarray]:
     """Rows of tokens; the choices of a question become consecutive rows."""
     inputs = _section(reference, "in.")
     if "input_ids" not in inputs:
@@ -174,7 +185,18 @@ def _inputs(reference: Reference) -> dict[str, np.ndarray]:
             f"known are {', '.join(_INPUTS)}."
         )
     rows = {name: value.astype(np.int32) for name, value in inputs.items()}
+    if positions is not None and "position_ids" in rows:
+        rows["position_ids"] -= positions  # theirs are rows of the table
     return {name: value.reshape(-1, value.shape[-1]) for name, value in rows.items()}
+
+
+def _with_choices(loaded: Loaded, reference: Reference) -> Loaded:
+    """config.json does not say how many choices a question has; the reference's inputs do."""
+    ids = next(x for name, x in reference.items() if name in ("in.input_ids", "input_ids"))
+    if isinstance(loaded.model, MultipleChoice) and ids.ndim == 3:
+        model = loaded.model.clone(num_choices=ids.shape[1])
+        return dataclasses.replace(loaded, model=model)
+    return loaded
 
 
 def _run(model: EncoderModel):
@@ -201,6 +223,8 @@ def _output_checks(
             left_out.append(f"out.{name}")
             continue
         ours = np.asarray(ours, np.float32)
+        if theirs.shape == ours.shape[:-1] and ours.shape[-1] == 1:
+            ours = ours[..., 0]  # scores of DeBERTa, which drops the axis
         if ours.shape != theirs.shape:
             raise ValueError(
                 f"out.{name} has the shape {theirs.shape} in the reference; the model gives "
@@ -225,7 +249,7 @@ def _gradient_check(
     left_out = [f"gradnorm.{key}" for key in expected if key not in known]
     if not known:
         return [], left_out
-    least = _NEGLIGIBLE * max(float(expected[key]) for key in known)
+    least = max(_NEGLIGIBLE * max(float(expected[key]) for key in known), 1e-30)
     errors = {
         key: abs(float(np.linalg.norm(arrays[ours[key]])) - float(expected[key]))
         / max(float(expected[key]), least)
@@ -271,7 +295,13 @@ def _total_loss(
     if isinstance(model, ReplacedTokenDetector):
         return _binary_cross_entropy(output["logits"], labels["labels"], inputs)
     if isinstance(model, SequenceClassifier) and model.num_labels == 1:
-        return jnp.mean((output["logits"][:, 0] - labels["labels"]) ** 2)
+        return jnp.mean((output["logits"][:, 0] - jnp.reshape(labels["labels"], (-1,))) ** 2)
+    floating = jnp.issubdtype(jnp.asarray(labels["labels"]).dtype, jnp.floating)
+    if isinstance(model, SequenceClassifier) and floating:
+        raise ValueError(
+            "the labels are floating-point numbers for several classes: losses of several labels "
+            "a text are not compared; leave out.loss out."
+        )
     if isinstance(model, MaskedLM | SequenceClassifier | TokenClassifier | MultipleChoice):
         return _cross_entropy(output["logits"], labels["labels"])
     raise ValueError(
@@ -296,7 +326,7 @@ def _cross_entropy(
 
 def _inside(places: Any, inputs: Mapping[str, Any]) -> Int[Array, "rows"]:
     """Places of answers; those behind the row's end are not counted."""
-    places = jnp.maximum(jnp.asarray(places), 0)
+    places = jnp.maximum(jnp.reshape(jnp.asarray(places), (-1,)), 0)
     return jnp.where(places < inputs["input_ids"].shape[1], places, _IGNORED)
 
 

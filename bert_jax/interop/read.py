@@ -27,7 +27,10 @@ def read_config(directory: Path) -> dict[str, Any]:
     """Contents of config.json."""
     path = directory / "config.json"
     if not path.exists():
-        raise ValueError(f"{directory} holds no config.json; give a Hugging Face model directory.")
+        raise ValueError(
+            f"{directory} holds no config.json; give a local Hugging Face model directory (nothing "
+            f"is fetched: download it first)."
+        )
     return _json(path)
 
 
@@ -49,10 +52,13 @@ def read_weights(directory: Path) -> Weights:
     others = sorted(path.name for pattern in _NOT_OPENED for path in directory.glob(pattern))
     if others:
         raise ValueError(
-            f"{directory} holds only {others[0]}, which may run code when opened; convert it with "
-            f"transformers' save_pretrained, which writes model.safetensors."
+            f"{directory} holds only {others[0]}, which may run code when opened; where you trust "
+            f"it, load model and tokenizer with transformers and save_pretrained both: that writes "
+            f"model.safetensors."
         )
-    raise ValueError(f"{directory} holds no model.safetensors.")
+    raise ValueError(
+        f"{directory} holds no model.safetensors, no shards with their {_INDEX} and no {_FLAX}."
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:

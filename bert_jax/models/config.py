@@ -95,8 +95,8 @@ class EncoderConfig:
         num_layers: Layers.
         num_heads: Attention heads; must divide ``hidden_size``.
         intermediate_size: Width of the feed-forward layer.
-        embedding_size: Width of the embedding tables; None means ``hidden_size``, another number
-            adds a projection (factorised embeddings, ALBERT).
+        embedding_size: Width of the embedding tables, with a projection to ``hidden_size``
+            (factorised embeddings, ALBERT); None means ``hidden_size`` and no projection.
         embedding_projection: Where that projection stands: ``after_norm``, with a bias (ALBERT,
             ELECTRA), or ``before_norm``, without (DeBERTa).
         type_vocab_size: Rows of the segment-type table; 0 means none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models.config import (
     DisentangledPositions,
@@ -55,7 +55,7 @@ class Embeddings(nn.Module):
             self.type = Table(c.type_vocab_size, c.table_size, c.initializer)
         if c.norm.on_embeddings:
             self.norm = norm_layer(c.norm)
-        if c.table_size != c.hidden_size:
+        if c.embedding_size is not None:
             bias = c.embedding_projection == "after_norm"
             self.projection = Dense(c.hidden_size, c.initializer, bias=bias)
 
@@ -69,23 +69,26 @@ class Embeddings(nn.Module):
     ) -> Float[Array, "batch length d"]:
         """Embedded tokens, in the compute type. Positions count from 0; types are 0 by default.
 
-        With ``segment_ids``, padding (segment 0) teaches its token nothing, nor its position where
-        that is a row of its own (``padding_idx`` of transformers), and is zero where positions are
-        disentangled.
+        With ``segment_ids``, what transformers does at padding: the padding token learns nothing,
+        nor does a position row of padding's own (its ``padding_idx``), and padding is zero where
+        positions are disentangled.
         """
         c = self.config
-        x = _taught(self.word(ids), segment_ids)
+        x = self.word(ids)
+        if segment_ids is not None:
+            x = _taught(x, ids != c.pad_id)
         if isinstance(c.positions, SinusoidalPositions):
             x = x + sinusoids(position_ids, c.table_size, c.positions.theta)
         if isinstance(c.positions, LearnedPositions) or (
             isinstance(c.positions, DisentangledPositions) and c.positions.at_input == "absolute"
         ):
             places = self.absolute(position_ids)
-            own_row = isinstance(c.positions, LearnedPositions) and c.positions.offset
-            x = x + (_taught(places, segment_ids) if own_row else places)
+            if segment_ids is not None and isinstance(c.positions, LearnedPositions):
+                places = _taught(places, position_ids >= 0)
+            x = x + places
         if c.type_vocab_size:
             x = x + self.type(jnp.zeros_like(ids) if type_ids is None else type_ids)
-        if c.table_size != c.hidden_size and c.embedding_projection == "before_norm":
+        if c.embedding_size is not None and c.embedding_projection == "before_norm":
             x = self.projection(x.astype(c.compute_dtype)).astype(jnp.float32)
         if c.norm.on_embeddings:
             x = self.norm(x)
@@ -93,7 +96,7 @@ class Embeddings(nn.Module):
             x = jnp.where((segment_ids != 0)[..., None], x, 0)
         x = x.astype(c.compute_dtype)
         x = dropout(x, c.dropout.on_embeddings, seed, EMBEDDING_SITE)
-        if c.table_size != c.hidden_size and c.embedding_projection == "after_norm":
+        if c.embedding_size is not None and c.embedding_projection == "after_norm":
             x = self.projection(x)
         return x
 
@@ -107,9 +110,7 @@ class Embeddings(nn.Module):
 
 
 def _taught(
-    rows: Float[Array, "batch length width"], segment_ids: Int[Array, "batch length"] | None
+    rows: Float[Array, "batch length width"], learns: Bool[Array, "batch length"]
 ) -> Float[Array, "batch length width"]:
-    """``rows``, through which padding passes no gradient."""
-    if segment_ids is None:
-        return rows
-    return jnp.where((segment_ids != 0)[..., None], rows, jax.lax.stop_gradient(rows))
+    """``rows``, with a gradient only where ``learns``."""
+    return jnp.where(learns[..., None], rows, jax.lax.stop_gradient(rows))

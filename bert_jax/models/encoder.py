@@ -24,7 +24,8 @@ from bert_jax.models.stack import LayerStack
 from bert_jax.ops.attention import row_mask, segment_mask
 from bert_jax.ops.dropout import DropoutSeed
 
-Capture = tuple[Literal["hidden_states", "attentions"], ...]
+Captured = Literal["hidden_states", "attentions"]
+Capture = tuple[Captured, ...]
 
 
 class Encoded(NamedTuple):

@@ -126,6 +126,13 @@ def grow(
     _check_same_family(config, larger)
     if layers is None:
         layers = layer_map(config, larger)
+    if len(layers) != larger.stored_layers or not all(
+        0 <= layer < config.stored_layers for layer in layers
+    ):
+        raise ValueError(
+            f"layers is {list(layers)}; give one of the {config.stored_layers} old layers for each "
+            f"of the {larger.stored_layers} new ones."
+        )
     maps = {
         "hidden": _centred(config.hidden_size, larger.hidden_size),
         "table": _centred(config.table_size, larger.table_size),
@@ -235,6 +242,13 @@ def _mapped(
     layers: Sequence[int],
 ) -> dict[str, Any]:
     """Every parameter read along its axes through the maps."""
+    sizes = {
+        "hidden": config.hidden_size,
+        "heads": config.hidden_size,
+        "inner": config.intermediate_size,
+        "table": config.table_size,
+        "vocabulary": config.padded_vocab_size,
+    }
     maps = dict(maps)
     if "hidden" in maps:
         before = config.embedding_projection == "before_norm"
@@ -248,6 +262,12 @@ def _mapped(
     for path, leaf in by_path(params).items():
         axes = _axes_of(path)
         value = np.asarray(leaf)
+        for name, size in zip(axes[::-1], value.shape[::-1], strict=False):
+            if size != sizes.get(name, size):
+                raise ValueError(
+                    f"{path} has the shape {value.shape}, and config says {name} {sizes[name]}; "
+                    f"give the config of these parameters."
+                )
         if "layers" in path.split("/"):
             value = _layers_of(path, value, config, target, layers)
             axes = ("layer", *axes)
@@ -366,7 +386,10 @@ def extend_context(
         if windows and local is None and theta not in (None, old.theta):
             local = old.theta  # windows stay as short as they were
         new = dataclasses.replace(
-            old, max_length=max_length, theta=theta or old.theta, local_theta=local
+            old,
+            max_length=max_length,
+            theta=old.theta if theta is None else theta,
+            local_theta=local,
         )
         return dataclasses.replace(config, positions=new), dict(params)
     if theta is not None or local_theta is not None:

@@ -155,6 +155,8 @@ def classify(
     model: EncoderModel, x: Float[Array, "batch *rest d"], labels: int, name: str
 ) -> Float[Array, "batch *rest labels"]:
     """Logits of a linear classifier, float32."""
+    if labels < 1:
+        raise ValueError(f"num_labels is {labels}; a classifier has 1 (a score) or more.")
     return Dense(labels, model.config.initializer, name=name)(x).astype(jnp.float32)
 
 

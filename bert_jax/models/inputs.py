@@ -65,6 +65,8 @@ def check_inputs(config: EncoderConfig, input_ids: Any, **others: Any) -> None:
     if input_ids is None:
         return
     given = {name: x for name, x in others.items() if x is not None}
+    for name, x in ({"input_ids": input_ids} | given).items():
+        _check_kind(name, x)
     _check_shapes(config, input_ids, given)
     known = {name: _values(x) for name, x in ({"input_ids": input_ids} | given).items()}
     types, length = config.type_vocab_size, input_ids.shape[1]
@@ -84,6 +86,15 @@ def check_inputs(config: EncoderConfig, input_ids: Any, **others: Any) -> None:
         values = known.get(name)
         if values is not None:
             _in_range(name, values, limit, hint)
+
+
+def _check_kind(name: str, x: Any) -> None:
+    """Arrays of integers; a mask may be of booleans."""
+    if not isinstance(x, np.ndarray | jax.Array):
+        raise ValueError(f"{name} is a {type(x).__name__}; give an array of integers.")
+    mask = name == "attention_mask" and x.dtype == np.bool_
+    if not (mask or np.issubdtype(x.dtype, np.integer)):
+        raise ValueError(f"{name} is of {x.dtype}; give integers.")
 
 
 def _check_shapes(config: EncoderConfig, input_ids: Any, given: dict[str, Any]) -> None:

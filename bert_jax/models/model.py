@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import flax.linen as nn
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.encoder import Capture, Encoded, Encoder
+from bert_jax.models.encoder import Capture, Captured, Encoded, Encoder
 from bert_jax.models.inputs import check_inputs
 from bert_jax.models.layer import Padding
 from bert_jax.ops.dropout import DropoutSeed
@@ -87,6 +87,11 @@ class EncoderModel(nn.Module):
             token_type_ids=token_type_ids,
             **head_inputs,
         )
+        unknown = set(capture) - set(get_args(Captured))
+        if isinstance(capture, str) or unknown:
+            raise ValueError(
+                f"capture is {capture!r}; give a tuple of {', '.join(get_args(Captured))}."
+            )
         if input_ids is None:
             rows = specs.batch_shards() * self._rows_at_init()
             input_ids = specs.zeros((rows, 1), jnp.int32, *specs.TOKENS)
@@ -94,9 +99,10 @@ class EncoderModel(nn.Module):
         if segment_ids is None:
             real = input_ids != c.pad_id if attention_mask is None else attention_mask != 0
             segment_ids = jnp.asarray(real, jnp.int32)
-        input_ids, segment_ids = jnp.asarray(input_ids), jnp.asarray(segment_ids)
+        input_ids = jnp.asarray(input_ids, jnp.int32)
+        segment_ids = jnp.asarray(segment_ids, jnp.int32)
         position_ids, token_type_ids = (
-            None if x is None else jnp.asarray(x) for x in (position_ids, token_type_ids)
+            None if x is None else jnp.asarray(x, jnp.int32) for x in (position_ids, token_type_ids)
         )
         seed = None
         if not deterministic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ def pool(
     if kind == "max":
         lowest = jnp.where(real[..., None] > 0, hidden, -jnp.inf)
         return jnp.where(jnp.any(real > 0, axis=1)[:, None], jnp.max(lowest, axis=1), 0)
+    if kind not in ("mean", "weighted_mean", "mean_sqrt_len"):
+        raise ValueError(f"pooling is {kind!r}; known are {', '.join(get_args(Pooling))}.")
     weights = real * jnp.cumsum(real, axis=1) if kind == "weighted_mean" else real
     total = jnp.sum(hidden * weights[..., None], axis=1)
     count = jnp.maximum(jnp.sum(weights, axis=1), 1.0)[:, None]

@@ -91,7 +91,7 @@ class MultipleChoice(EncoderModel):
 
     def _head(self, encoded: Encoded, segment_ids, seed) -> dict[str, Array]:
         rows = encoded.hidden.shape[0]
-        if rows % self.num_choices:
+        if self.num_choices < 1 or rows % self.num_choices:
             raise ValueError(
                 f"a batch of {rows} rows does not hold whole questions of {self.num_choices} "
                 f"choices; give the choices of a question in consecutive rows."

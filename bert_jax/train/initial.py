@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ import numpy as np
 
 from bert_jax.config import load_config
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.flat import flatten
+from bert_jax.interop import huggingface
 from bert_jax.models.config import EncoderConfig, LearnedPositions
 from bert_jax.models.growth import extend_context, resize_vocabulary
 from bert_jax.models.heads import MaskedLM
@@ -61,8 +64,14 @@ def initial_params(
     if source is None:
         return jax.jit(lambda: init_params(model, seed))(), ()
     loaded = _adapted(_load(Path(source), seed), model.config, source)
-    if tokenizer is not None and loaded.tokenizer is not None:
+    notes = loaded.notes
+    if tokenizer is not None and loaded.tokenizer is None:
+        notes += (f"{source} has no tokenizer: that its ids are those of the data is not checked",)
+    elif tokenizer is not None and loaded.tokenizer is not None:
         _check_tokenizers(tokenizer, loaded.tokenizer, source)
+        added = tokenizer.vocab_size - loaded.tokenizer.vocab_size
+        if added > 0:
+            notes += (f"the data's tokenizer has {added} entries more than that of {source}",)
     shapes = jax.eval_shape(lambda: init_params(model, seed))
     wrong = [
         f"{path} {getattr(by_path(loaded.params).get(path), 'shape', 'missing')}, not {leaf.shape}"
@@ -80,7 +89,7 @@ def initial_params(
         shapes,
         dict(loaded.params),
     )
-    return placed, loaded.notes
+    return placed, notes
 
 
 def restored_params(
@@ -105,9 +114,19 @@ def restored_params(
     return jax.tree.map(np.asarray, restored.state["params"]), restored.step
 
 
-def _load(source: Path, seed: int) -> Initial:
-    from bert_jax.interop.huggingface import import_hf
+def encoder_config_of(directory: str | os.PathLike[str]) -> EncoderConfig:
+    """The encoder of a Hugging Face directory or of a run directory.
 
+    Raises:
+        ValueError: If the directory is neither, or of a model that is not implemented.
+    """
+    directory = Path(directory)
+    if (directory / "checkpoints").is_dir():
+        return load_config(directory).model
+    return huggingface.encoder_config_of(directory)
+
+
+def _load(source: Path, seed: int) -> Initial:
     if (source / "checkpoints").is_dir():
         experiment = load_config(source)
         params, step = restored_params(source, MaskedLM(experiment.model))
@@ -118,9 +137,9 @@ def _load(source: Path, seed: int) -> Initial:
     if not (source / "config.json").exists():
         raise ValueError(
             f"init_from {source} is neither a Hugging Face directory (config.json) nor a run "
-            f"directory (checkpoints/)."
+            f"directory (checkpoints/); it must be a local directory, nothing is fetched."
         )
-    loaded = import_hf(source, model=MaskedLM, seed=seed)
+    loaded = huggingface.import_hf(source, model=MaskedLM, seed=seed)
     notes = [f"initial parameters: {loaded.report.model_type} of {source}"]
     if loaded.report.new:
         notes.append(f"new, drawn at random: {', '.join(loaded.report.new)}")
@@ -151,16 +170,17 @@ def _adapted(loaded: Initial, wanted: EncoderConfig, source: str) -> Initial:
         if config.positions != wanted.positions:
             notes.append(f"positions were {config.positions}, are {wanted.positions}")
         rest = dataclasses.replace(same, positions=wanted.positions)
+    theirs, ours = flatten(rest), flatten(wanted)
     differing = [
-        f"{field.name} is {getattr(rest, field.name)!r} there and {getattr(wanted, field.name)!r} "
-        f"here"
-        for field in dataclasses.fields(EncoderConfig)
-        if getattr(rest, field.name) != getattr(wanted, field.name)
+        f"{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
+        for name in theirs | ours
+        if theirs.get(name) != ours.get(name)
     ]
     if differing:
+        more = f" (and {len(differing) - 4} more)" if len(differing) > 4 else ""
         raise ValueError(
             f"init_from {source} is another encoder than the experiment's: "
-            f"{'; '.join(differing)}; set model to that of the checkpoint "
+            f"{'; '.join(differing[:4])}{more}; set model to that of the checkpoint "
             f"(bert_jax.encoder_config_of), or change it with bert_jax.models.growth first."
         )
     return Initial(config, params, loaded.tokenizer, tuple(notes))

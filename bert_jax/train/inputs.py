@@ -82,7 +82,8 @@ def check_model_fits(
     if model.pad_id != tokenizer.special.pad:
         raise ValueError(
             f"model.pad_id is {model.pad_id} but the tokenizer of {where} pads with "
-            f"{tokenizer.special.pad}; set --model.pad-id {tokenizer.special.pad}."
+            f"{tokenizer.special.pad}; set --model.pad-id {tokenizer.special.pad}, or prepare the "
+            f"data with the tokenizer of the model that the run continues."
         )
     positions = model.positions
     if isinstance(positions, LearnedPositions) and positions.offset not in (0, model.pad_id + 1):

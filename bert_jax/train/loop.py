@@ -175,6 +175,8 @@ class _Run:
         pending: tuple[int, Mapping[str, Any]] | None = None
         window = _Window()
         done, evaluated = first, -1
+        if first == 0 and e.init_from is not None:
+            self._evaluate(state, 0)  # what the model was worth before
         with _signals() as caught, prefetch(make.batch, first, e.steps, put) as feed:
             for step, batch in feed:
                 state, metrics = step_fn(state, batch)

@@ -70,7 +70,7 @@ def model_flops_per_step(config: EncoderConfig, rows: int, length: int, slots: i
     inner width f (times 3 maps if gated, else 2), table width e, vocabulary V and L applied layers,
     the forward pass takes
 
-        L * N * (8 d^2 + 4 d f + 4 S d)  +  [e != d] 2 N e d  +  M * (2 d e + 2 e V)
+        L * N * (8 d^2 + 4 d f + 4 S d)  +  [factorised] 2 N e d  +  M * (2 d e + 2 e V)
 
     (query, key, value and output projections; the maps of the feed-forward layer, 6 d f if gated;
     scores and weighted values over the S tokens that are seen, T or a window's, whatever the
@@ -100,7 +100,7 @@ def model_flops_per_step(config: EncoderConfig, rows: int, length: int, slots: i
             window = min(length, 2 * config.attention.radius + 1)
         seen += window
     per_position = config.applied_layers * (8 * d * d + maps * d * f) + seen * per_seen
-    per_position += 2 * e * d if e != d else 0
+    per_position += 2 * e * d if config.embedding_size is not None else 0
     if config.convolution is not None:
         per_position += 2 * config.convolution.kernel_size * d * d
     dense = config.heads.vocabulary.transform == "dense"

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -393,3 +394,21 @@ def test_the_vocabulary_head_of_a_model_without_one_does_not_matter():
     assert choose(EncoderModel(config)).architecture == "BertModel"
     with pytest.raises(ValueError, match="bert has no way to say heads"):
         choose(MaskedLM(config), "bert")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("modernbert-base", {"num_layers": 1}), ("albert-base-v1", {"embedding_size": 16})],
+)
+def test_shapes_at_the_edge_come_back(tiny_preset, name, change, tmp_path):
+    """No attention norm at all; a projection between equal widths, which ALBERT has."""
+    model = MaskedLM(dataclasses.replace(tiny_preset(name), **change))
+    params = jax.jit(model.init)(jax.random.key(0))["params"]
+    export_hf(tmp_path / "out", model, params)
+    loaded = import_hf(tmp_path / "out")
+    ids = np.arange(8).reshape(1, 8) + 5
+    np.testing.assert_array_equal(
+        loaded.model.apply({"params": loaded.params}, ids)["logits"],
+        model.apply({"params": params}, ids)["logits"],
+    )
+    assert loaded.report.new == loaded.report.unexpected == ()

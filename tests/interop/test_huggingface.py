@@ -118,7 +118,7 @@ def test_a_pickle_is_never_opened(checkpoint):
     directory, _, _ = checkpoint
     (directory / "model.safetensors").unlink()
     (directory / "pytorch_model.bin").write_bytes(b"not even a pickle")
-    with pytest.raises(ValueError, match="convert it"):
+    with pytest.raises(ValueError, match="may run code when opened"):
         import_hf(directory)
 
 
@@ -242,4 +242,20 @@ def test_the_tokenizer_beside_it_is_read(checkpoint):
     assert isinstance(tokenizer, Tokenizer) and tokenizer.vocab_size == 97
     (directory / "vocab.txt").write_text(vocabulary(98))
     with pytest.raises(ValueError, match="tokenizer has 98 entries, the model's vocabulary 97"):
+        import_hf(directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layer_norm_eps": None}, "a field of the wrong type or value for bert"),
+        ({"hidden_act": ["gelu"]}, "a field of the wrong type or value for bert"),
+        ({"architectures": "BertForMaskedLM"}, "architectures 'BertForMaskedLM'; it is a list"),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_one_sentence(checkpoint, change, message):
+    directory, _, _ = checkpoint
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=message):
         import_hf(directory)

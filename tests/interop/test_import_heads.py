@@ -239,11 +239,11 @@ def test_a_promised_head_must_be_there(copy):
 
 def test_an_unknown_architecture_may_give_its_encoder(copy):
     directory, weights = copy("bert_mlm")
-    configure(directory, architectures=["BertForNextSentencePrediction"])
-    with pytest.raises(ValueError, match="Give model="):
+    configure(directory, architectures=["BertForSomethingElse"])
+    with pytest.raises(ValueError, match="reads the encoder of another"):
         import_hf(directory)
     loaded = import_hf(directory, model=EncoderModel)
-    assert "BertForNextSentencePrediction" in loaded.report.notes[0]
+    assert "BertForSomethingElse" in loaded.report.notes[0]
     del weights
 
 
@@ -251,7 +251,40 @@ def test_an_unknown_architecture_may_give_its_encoder(copy):
 def test_arguments_that_do_not_fit_are_told():
     with pytest.raises(ValueError, match="num_labels is 3, but MaskedLM has no labels"):
         import_hf(PARITY / "bert_mlm", num_labels=3)
-    with pytest.raises(ValueError, match="subclass of EncoderModel"):
+    with pytest.raises(ValueError, match="give a class"):
         import_hf(PARITY / "bert_mlm", model=dict)
-    with pytest.raises(ValueError, match=r"classifier\.weight has the shape \(3, 48\)"):
-        import_hf(PARITY / "bert_classify", num_labels=4)
+
+
+def test_a_classifier_of_other_labels_is_drawn_anew():
+    """Its pooler stays; the checkpoint's classifier is unused."""
+    three = import_hf(PARITY / "bert_classify")
+    five = import_hf(PARITY / "bert_classify", model=SequenceClassifier, num_labels=5)
+    assert three.model.num_labels != 5
+    assert five.report.new == ("classifier/bias", "classifier/kernel")
+    assert {"classifier.weight", "classifier.bias"} <= set(five.report.unused)
+    assert five.params["classifier"]["kernel"].shape == (48, 5)
+    jax.tree.map(np.testing.assert_array_equal, five.params["pooler"], three.params["pooler"])
+    same = import_hf(PARITY / "bert_classify", num_labels=three.model.num_labels)
+    assert same.report.new == ()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "SequenceClassifier"}, "give a class, such as bert_jax.SequenceClassifier"),
+        ({"model": SequenceClassifier, "num_labels": 0}, "num_labels is 0; a classifier has 1"),
+    ],
+)
+def test_a_model_that_is_none_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        import_hf(PARITY / "bert_mlm", **arguments)
+
+
+def test_a_tokenizer_may_be_left_alone(copy):
+    directory, _ = copy("bert_mlm")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(200))]
+    (directory / "vocab.txt").write_text("\n".join(words))
+    with pytest.raises(ValueError, match=r"the tokenizer has 205 entries.*tokenizer='ignore'"):
+        import_hf(directory)
+    assert import_hf(directory, tokenizer="ignore").tokenizer is None

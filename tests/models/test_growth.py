@@ -295,3 +295,17 @@ def test_context_that_cannot_be_extended(tiny_preset):
     relative = tiny_preset("deberta-v3-base")
     longer, _ = extend_context(relative, {}, 64)
     assert longer.positions == dataclasses.replace(relative.positions, max_length=64)
+
+
+@pytest.mark.parametrize("layers", [[0, 1], [0, 1, 2, 4], [0, 1, 2, -1]])
+def test_layers_given_by_hand_must_fit(tiny_preset, layers):
+    config = tiny_preset("bert-base")
+    with pytest.raises(ValueError, match="give one of the 4 old layers for each of the 4 new"):
+        grow(config, trained(MaskedLM(config)), config, layers=layers)
+
+
+def test_parameters_of_another_config_are_refused(tiny_preset):
+    config = tiny_preset("bert-base")
+    other = dataclasses.replace(config, intermediate_size=8)
+    with pytest.raises(ValueError, match="give the config of these parameters"):
+        grow(other, trained(MaskedLM(config)), wider(other))

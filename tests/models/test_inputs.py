@@ -98,3 +98,33 @@ def test_values_inside_jit_are_left_alone():
     params = model.init(jax.random.key(0))
     out = jax.jit(model.apply)(params, jnp.full((1, 3), 500))
     assert np.isnan(out["logits"]).all()  # loud, not a neighbour's row
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"input_ids": [[1, 2]]}, "input_ids is a list; give an array of integers"),
+        ({"input_ids": IDS.astype(float)}, "input_ids is of float64; give integers"),
+        ({"input_ids": IDS > 3}, "input_ids is of bool; give integers"),
+        ({"input_ids": IDS, "token_type_ids": IDS * 0.0}, "token_type_ids is of float64"),
+        ({"input_ids": IDS, "capture": ("layers",)}, "capture is .'layers',.; give a tuple of"),
+        ({"input_ids": IDS, "capture": "attentions"}, "capture is 'attentions'; give a tuple"),
+    ],
+)
+def test_other_kinds_of_inputs_are_refused(inputs, message):
+    model = SequenceClassifier(BERT)
+    params = model.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=message):
+        model.apply(params, **inputs)
+
+
+def test_any_integers_will_do():
+    model = SequenceClassifier(BERT)
+    params = model.init(jax.random.key(0))
+    mask = np.arange(6) < np.asarray([[6], [4]])
+    for kind in (np.uint8, np.int64):
+        np.testing.assert_array_equal(
+            model.apply(params, IDS.astype(np.uint16), attention_mask=mask.astype(kind))["logits"],
+            model.apply(params, IDS, attention_mask=mask.astype(np.int32))["logits"],
+        )
