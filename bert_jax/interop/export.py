@@ -197,6 +197,11 @@ def _check_params(model: EncoderModel, params: Mapping[str, Any]) -> None:
                 f"the parameter {path} is {here}, and {type(model).__name__} with this config has "
                 f"it {there}; give the parameters of this model."
             )
+        if not np.isfinite(given[path]).all():
+            raise ValueError(
+                f"the parameter {path} holds values that are not finite; export an earlier "
+                f"checkpoint."
+            )
 
 
 def _check_tokenizer(tokenizer: Tokenizer | None, config: EncoderConfig) -> None:

@@ -326,6 +326,10 @@ def test_parameters_must_be_those_of_the_model(tmp_path):
     del wider["head_bias"]
     with pytest.raises(ValueError, match="head_bias is absent"):
         export_hf(tmp_path / "out", model, from_paths(wider))
+    lost = params | {"head_bias": np.full_like(params["head_bias"], np.nan)}
+    with pytest.raises(ValueError, match="head_bias holds values that are not finite"):
+        export_hf(tmp_path / "out", model, from_paths(lost))
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_empty_directory_is_filled_and_another_left_alone(tmp_path):
