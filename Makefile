@@ -5,7 +5,7 @@
 PYTHON ?= python3
 # Further extras of pyproject.toml to install, with commas: EXTRAS=tpu, EXTRAS=cuda,wandb.
 EXTRAS ?=
-# Passed on to pytest: make test PYTEST_ARGS="-k masking -x".
+# Passed on to pytest: make test PYTEST_ARGS="-k masking -x". `-n 0` runs in one process, for a debugger.
 PYTEST_ARGS ?=
 
 VENV := .venv$(if $(filter-out python3,$(notdir $(PYTHON))),-$(notdir $(PYTHON)))
@@ -37,7 +37,7 @@ demo: $(call installed,core) ## train a small encoder on real text and fill mask
 	@$(BIN)/python -m bert_jax.demo
 
 test: $(call installed,test) ## run the tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 	@echo "The tests pass on $$($(BIN)/python -V). Next: make demo trains a small encoder; CONTRIBUTING.md says how to change things."
 
 test-slow: $(call installed,test) ## run the tests that make test leaves out
