@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.family import Family
 from bert_jax.models.config import (
     DisentangledPositions,
-    Dropout,
     EncoderConfig,
     Heads,
     LearnedPositions,
@@ -123,11 +121,7 @@ def _nearest(config: EncoderConfig, model: EncoderModel) -> str:
 
 def _sayable(config: EncoderConfig) -> tuple[EncoderConfig, tuple[str, ...]]:
     """The config as families put it, without the mask decoder that none has."""
-    positions, head = config.positions, config.heads.vocabulary
-    if isinstance(positions, RotaryPositions) and positions.local_theta == positions.theta:
-        config = dataclasses.replace(
-            config, positions=dataclasses.replace(positions, local_theta=None)
-        )
+    head = config.heads.vocabulary
     if head.mask_decoder == "none":
         return config, ()
     plain = dataclasses.replace(head, mask_decoder="none")
@@ -175,26 +169,15 @@ def _fields(
 
 
 def _first_said(family: Family, config: EncoderConfig, model: EncoderModel) -> dict[str, Any]:
-    """Fields of the config, or of one that differs in what does not change the model's values.
-
-    That is the vocabulary head of models without one, and dropout, the nearest rates first.
-    """
+    """Fields of the config; of a model without a vocabulary head, with whichever can be said."""
     vocabularies = [config.heads.vocabulary]
     if not isinstance(model, MaskedLM):
         vocabularies += [VocabularyHead(), VocabularyHead(activation="gelu")]
-    d = config.dropout
-    rates = [
-        d,
-        dataclasses.replace(d, attention_out=d.attention),  # ModernBERT
-        dataclasses.replace(d, attention_out=0.0, embedding=None, mlp_inner=0.0),  # DistilBERT
-        dataclasses.replace(d, attention_out=None, embedding=None, mlp_inner=0.0),
-        Dropout(0.0, 0.0),
-    ]
     refusals = []
-    for vocabulary, dropout in itertools.product(vocabularies, rates):
+    for vocabulary in vocabularies:
         heads = dataclasses.replace(config.heads, vocabulary=vocabulary)
         try:
-            return family.hf_config(dataclasses.replace(config, heads=heads, dropout=dropout))
+            return family.hf_config(dataclasses.replace(config, heads=heads))
         except ValueError as error:
             refusals.append(error)
     raise refusals[0]

@@ -73,7 +73,7 @@ def draw(module: EncoderModel, paths: Collection[str], seed: int) -> dict[str, j
         everything = by_path(module.init(key)["params"])
         return {path: everything[path] for path in paths}
 
-    return jax.jit(start)(jax.random.key(seed))
+    return jax.jit(start)(jax.random.key(seed, impl="threefry2x32"))
 
 
 def _converted(

@@ -177,12 +177,12 @@ def canonical(config: EncoderConfig) -> EncoderConfig:
         attention_out=config.dropout.on_attention_out,
     )
     norm = dataclasses.replace(config.norm, after_embeddings=config.norm.on_embeddings)
-    projected = config.embedding_size is not None
     default = EncoderConfig(vocab_size=config.vocab_size, pad_id=config.pad_id)
     return dataclasses.replace(
         config,
-        embedding_size=config.embedding_size if projected else None,
-        embedding_projection=config.embedding_projection if projected else "after_norm",
+        embedding_projection=(
+            "after_norm" if config.embedding_size is None else config.embedding_projection
+        ),
         positions=positions,
         norm=norm,
         dropout=dropout,
@@ -201,13 +201,16 @@ def said(
 ) -> dict[str, Any]:
     """``fields``, if reading them gives back the encoder and vocabulary head of ``config``.
 
-    Pooler and detector are not compared: whether they matter is a question of the model.
+    Pooler and detector are not compared: whether they matter is a question of the model. Nor is
+    dropout, which changes no value: `bert_jax.interop.choice` tells what config.json cannot say.
 
     Raises:
         ValueError: Naming the first part of ``config`` the family cannot say.
     """
     ours, back = canonical(config), canonical(encoder_config(fields))
     for field in dataclasses.fields(EncoderConfig):
+        if field.name == "dropout":
+            continue
         mine, theirs = getattr(ours, field.name), getattr(back, field.name)
         if field.name == "heads":
             mine, theirs = mine.vocabulary, theirs.vocabulary

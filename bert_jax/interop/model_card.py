@@ -139,6 +139,8 @@ def _usage(model: EncoderModel, tokenizer: Tokenizer | None) -> str:
         lines.append('tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")')
     text = "\n".join(["```python", *lines, "```"])
     back = '`bert_jax.import_hf("path/to/this/directory")` reads it back, bit for bit.'
+    if model.config.heads.vocabulary.mask_decoder == "enhanced":
+        back = '`bert_jax.import_hf("path/to/this/directory")` reads it, without the mask decoder.'
     return f"{text}\n\n{back}"
 
 

@@ -128,7 +128,8 @@ def parity(loaded: Loaded, reference: Reference) -> ParityReport:
     """Compares a model with a reference, in float32 with exact products.
 
     Outputs are compared where tokens are real, relative to their largest magnitude there; the loss
-    absolutely; gradient norms each relative to its own, of which the worst is reported.
+    absolutely, or relatively above 1; gradient norms each relative to its own, of which the worst
+    is reported.
 
     Args:
         loaded: The model, as `bert_jax.interop.import_hf` gives it.
@@ -139,7 +140,7 @@ def parity(loaded: Loaded, reference: Reference) -> ParityReport:
     """
     reference = {_BARE.get(name, name): value for name, value in reference.items()}
     scheme = loaded.model.config.positions
-    offset = scheme.offset if isinstance(scheme, LearnedPositions) else None
+    offset = scheme.offset if isinstance(scheme, LearnedPositions) else 0
     inputs = _inputs(reference, offset)
     loaded = _with_choices(loaded, reference)
     labels = _section(reference, "label.")
@@ -170,8 +171,12 @@ def _section(reference: Reference, prefix: str) -> dict[str, np.ndarray]:
     }
 
 
-def _inputs(reference: Reference, positions: int | None = None) -> dict[str, np.ndarray]:
-    """Rows of tokens; the choices of a question become consecutive rows."""
+def _inputs(reference: Reference, offset: int) -> dict[str, np.ndarray]:
+    """Rows of tokens; the choices of a question become consecutive rows.
+
+    Positions of a model with an offset are rows of its table in the reference, and count from 0
+    here.
+    """
     inputs = _section(reference, "in.")
     if "input_ids" not in inputs:
         raise ValueError(
@@ -185,14 +190,14 @@ def _inputs(reference: Reference, positions: int | None = None) -> dict[str, np.
             f"known are {', '.join(_INPUTS)}."
         )
     rows = {name: value.astype(np.int32) for name, value in inputs.items()}
-    if positions is not None and "position_ids" in rows:
-        rows["position_ids"] -= positions  # theirs are rows of the table
+    if "position_ids" in rows:
+        rows["position_ids"] -= offset
     return {name: value.reshape(-1, value.shape[-1]) for name, value in rows.items()}
 
 
 def _with_choices(loaded: Loaded, reference: Reference) -> Loaded:
     """config.json does not say how many choices a question has; the reference's inputs do."""
-    ids = next(x for name, x in reference.items() if name in ("in.input_ids", "input_ids"))
+    ids = reference["in.input_ids"]
     if isinstance(loaded.model, MultipleChoice) and ids.ndim == 3:
         model = loaded.model.clone(num_choices=ids.shape[1])
         return dataclasses.replace(loaded, model=model)

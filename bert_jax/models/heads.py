@@ -8,7 +8,8 @@ from jaxtyping import Array, Float
 
 from bert_jax.models.encoder import Encoded
 from bert_jax.models.layers import Dense, Table, activate, norm_layer
-from bert_jax.models.model import EncoderModel, SlotIds, first_tokens, mean_of_tokens
+from bert_jax.models.model import EncoderModel, SlotIds
+from bert_jax.models.pooling import pool
 from bert_jax.ops.cross_entropy import linear_cross_entropy, project
 from bert_jax.ops.dropout import DropoutSeed, dropout
 from bert_jax.parallel import specs
@@ -117,7 +118,7 @@ class ReplacedTokenDetector(EncoderModel):
         del segment_ids, seed
         c, x = self.config, encoded.hidden
         if c.heads.detector == "token_and_context":
-            x = norm_layer(c.norm, "detector_norm")(x + first_tokens(x)[:, None])
+            x = norm_layer(c.norm, "detector_norm")(x + x[:, :1])
         x = activate(c.activation, Dense(c.hidden_size, c.initializer, name="detector_dense")(x))
         scores = Dense(1, c.initializer, name="detector")(x).astype(jnp.float32)
         return {"logits": jax.lax.index_in_dim(scores, 0, axis=2, keepdims=False)}
@@ -133,11 +134,8 @@ def pool_and_transform(
 
     To be called while ``model`` runs: it makes the parameters ``pooler`` and ``pooler_norm``.
     """
-    pooler = model.config.heads.pooler
-    pooled = (
-        first_tokens(hidden) if pooler.pooling == "cls" else mean_of_tokens(hidden, segment_ids)
-    )
-    return head_transform(model, pooled, seed)
+    pooled = pool(model.config.heads.pooler.pooling, hidden, segment_ids)
+    return head_transform(model, pooled.astype(hidden.dtype), seed)
 
 
 def head_transform(

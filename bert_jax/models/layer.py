@@ -113,19 +113,19 @@ class Layer(nn.Module):
         if c.biases.attention != "all":
             few = {"query", "value", "position_query"}
             bias_of = few if c.biases.attention == "query_value" else set()
-        maps = {
+        contents = {
             name: Dense(c.hidden_size, c.initializer, "out", name in bias_of, name=name)
             for name in ("query", "key", "value")
         }
-        query = self._heads(maps["query"](x))
-        key, value = self._heads(maps["key"](keys)), self._heads(maps["value"](keys))
+        query = self._heads(contents["query"](x))
+        key, value = (self._heads(contents[name](keys)) for name in ("key", "value"))
         rotation = context.local_rotation if self.kind.local else context.rotation
         if rotation is not None:
             query, key = rotate(query, *rotation), rotate(key, *rotation)
         scale, bias = None, None
         if isinstance(c.positions, DisentangledPositions):
             scale = (c.head_dim * (1 + len(c.positions.terms))) ** -0.5
-            bias = scale * self._relative_bias(query, key, maps, bias_of, context, seed)
+            bias = scale * self._relative_bias(query, key, contents, bias_of, context, seed)
         context_vectors, shares = self._attend(query, key, value, context, scale, bias, seed)
         merged = specs.reshape(
             context_vectors.transpose(0, 2, 1, 3), x.shape, specs.BATCH, None, specs.TENSOR
@@ -161,7 +161,7 @@ class Layer(nn.Module):
             dropout_rate=rate, seed=seed, site=ATTENTION_SITE,
         ), shares  # fmt: skip
 
-    def _relative_bias(self, query, key, maps, bias_of, context: Context, seed):
+    def _relative_bias(self, query, key, contents, bias_of, context: Context, seed):
         """Scores between contents and relative positions, not scaled."""
         c, p = self.config, self.config.positions
         assert isinstance(p, DisentangledPositions) and context.relative is not None
@@ -175,7 +175,7 @@ class Layer(nn.Module):
             if term not in p.terms:
                 return None
             own = f"position_{content}"
-            module = maps[content]
+            module = contents[content]
             if p.projections == "own":
                 bias = own in bias_of
                 module = Dense(c.hidden_size, c.initializer, "out", bias, name=own)
@@ -241,12 +241,8 @@ class NeighbourConvolution(nn.Module):
         """
         c = self.config
         assert c.convolution is not None
-        taps = [
-            _shifted(embeddings, segment_ids, offset)
-            for offset in range(
-                -(c.convolution.kernel_size // 2), c.convolution.kernel_size // 2 + 1
-            )
-        ]
+        reach = c.convolution.kernel_size // 2
+        taps = [_shifted(embeddings, segment_ids, offset) for offset in range(-reach, reach + 1)]
         # One product over all taps at once: (taps * d) -> d.
         seen = jnp.concatenate(taps, axis=-1)
         y = Dense(c.hidden_size, c.initializer, name="taps")(seen)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Int, Integer
 
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.encoder import Capture, Captured, Encoded, Encoder
@@ -139,17 +138,3 @@ class EncoderModel(nn.Module):
     def _rows_at_init(self) -> int:
         """Rows of the batch that `init` makes up."""
         return 1
-
-
-def first_tokens(hidden: Float[Array, "batch length d"]) -> Float[Array, "batch d"]:
-    """Hidden states of the first token of every row."""
-    return jax.lax.index_in_dim(hidden, 0, axis=1, keepdims=False)
-
-
-def mean_of_tokens(
-    hidden: Float[Array, "batch length d"], segment_ids: Int[Array, "batch length"]
-) -> Float[Array, "batch d"]:
-    """Mean over real tokens, taken in float32; zero for a row without any."""
-    real = (segment_ids != 0).astype(jnp.float32)[..., None]
-    total = jnp.sum(hidden.astype(jnp.float32) * real, axis=1)
-    return (total / jnp.maximum(jnp.sum(real, axis=1), 1.0)).astype(hidden.dtype)

@@ -173,29 +173,23 @@ class LayerStack:
 
     def _cut(self, parameters: dict[str, Any]) -> dict[int, Any]:
         """Parameters by stored row; those of a scan by its first row, as (repeats, period, ...)."""
-        sizes, scans = {}, {}
-        shared = self._config.sharing is not None
-        for stretch in self._stretches:
-            if shared:
-                continue
-            sizes[stretch.start] = stretch.stop - stretch.start
-            scans[stretch.start] = stretch.repeats > 1
-        if shared:
-            sizes = dict.fromkeys(range(self._config.stored_layers), 1)
-        pieces: dict[int, Any] = {start: {} for start in sizes}
+        # (first row, rows, period of the scan over them or 0); shared layers are read one by one.
+        cuts = [(row, 1, 0) for row in range(self._config.stored_layers)]
+        if self._config.sharing is None:
+            cuts = [
+                (s.start, s.stop - s.start, s.period if s.repeats > 1 else 0)
+                for s in self._stretches
+            ]
+        pieces: dict[int, Any] = {start: {} for start, _, _ in cuts}
         for name, module in parameters.items():
-            starts = list(sizes)
-            if self._config.norm.skip_first and name == "attention_norm":
-                starts = starts[1:]
+            lacks_first = self._config.norm.skip_first and name == "attention_norm"
+            own = cuts[1:] if lacks_first else cuts
             for word, leaf in module.items():
-                cut = unstack(tuple(sizes[start] for start in starts), leaf)
-                for start, piece in zip(starts, cut, strict=True):
-                    folded = _folded(piece, self._period(start)) if scans.get(start) else piece[0]
-                    pieces[start].setdefault(name, {})[word] = folded
+                cut = unstack(tuple(size for _, size, _ in own), leaf)
+                for (start, _, period), piece in zip(own, cut, strict=True):
+                    value = _folded(piece, period) if period else piece[0]
+                    pieces[start].setdefault(name, {})[word] = value
         return pieces
-
-    def _period(self, start: int) -> int:
-        return next(s.period for s in self._stretches if s.start == start)
 
 
 def _folded(piece: jax.Array, period: int) -> jax.Array:

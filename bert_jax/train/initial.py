@@ -15,10 +15,9 @@ from bert_jax.config import load_config
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.flat import flatten
 from bert_jax.interop import huggingface
-from bert_jax.models.config import EncoderConfig, LearnedPositions
+from bert_jax.models.config import EncoderConfig, RotaryPositions
 from bert_jax.models.growth import extend_context, resize_vocabulary
 from bert_jax.models.heads import MaskedLM
-from bert_jax.models.paths import by_path
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 from bert_jax.train.checkpoint import Checkpointer
 from bert_jax.train.state import abstract_params, init_params
@@ -73,17 +72,6 @@ def initial_params(
         if added > 0:
             notes += (f"the data's tokenizer has {added} entries more than that of {source}",)
     shapes = jax.eval_shape(lambda: init_params(model, seed))
-    wrong = [
-        f"{path} {getattr(by_path(loaded.params).get(path), 'shape', 'missing')}, not {leaf.shape}"
-        for path, leaf in by_path(shapes).items()
-        if getattr(by_path(loaded.params).get(path), "shape", None) != leaf.shape
-    ]
-    if wrong:
-        raise ValueError(
-            f"init_from {source} does not fit the model of the experiment: {'; '.join(wrong[:3])}; "
-            f"set the model's sizes to those of the checkpoint, or make a larger one with "
-            f"bert_jax.models.growth.grow first."
-        )
     placed = jax.tree.map(
         lambda shape, x: jax.device_put(np.asarray(x), shape.sharding.spec),
         shapes,
@@ -155,22 +143,16 @@ def _adapted(loaded: Initial, wanted: EncoderConfig, source: str) -> Initial:
             f"start as the mean of the old"
         )
         config, params = resize_vocabulary(config, params, wanted.vocab_size)
-    longer = wanted.positions.max_length
-    if type(wanted.positions) is type(config.positions) and longer > config.positions.max_length:
-        notes.append(f"context extended from {config.positions.max_length} to {longer} positions")
-        config, params = extend_context(config, params, longer)
+    old, new = config.positions, wanted.positions
+    if isinstance(old, RotaryPositions) and isinstance(new, RotaryPositions) and old != new:
+        # They hold no parameters; another theta is how their context is extended.
+        notes.append(f"positions were {old}, are {new}")
+        config = dataclasses.replace(config, positions=new)
+    elif type(old) is type(new) and new.max_length > old.max_length:
+        notes.append(f"context extended from {old.max_length} to {new.max_length} positions")
+        config, params = extend_context(config, params, new.max_length)
     aside = {name: getattr(wanted, name) for name in _TRAINING_FIELDS}
-    same = dataclasses.replace(config, **aside)
-    if isinstance(config.positions, LearnedPositions) or type(config.positions) is not type(
-        wanted.positions
-    ):
-        rest = same
-    else:
-        # A new theta is a choice of context extension, not a mistake.
-        if config.positions != wanted.positions:
-            notes.append(f"positions were {config.positions}, are {wanted.positions}")
-        rest = dataclasses.replace(same, positions=wanted.positions)
-    theirs, ours = flatten(rest), flatten(wanted)
+    theirs, ours = flatten(dataclasses.replace(config, **aside)), flatten(wanted)
     differing = [
         f"{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
         for name in theirs | ours
