@@ -163,6 +163,7 @@ def test_files_and_fields_of_a_masked_language_model(tmp_path):
     assert "id2label" not in written
     about = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert about["model_max_length"] == 64
+    assert about["model_input_names"] == ["input_ids", "token_type_ids", "attention_mask"]
     assert import_hf(tmp_path / "out").tokenizer.digest() == tokenizer.digest()
 
 
@@ -416,3 +417,12 @@ def test_shapes_at_the_edge_come_back(tiny_preset, name, change, tmp_path):
         model.apply({"params": params}, ids)["logits"],
     )
     assert loaded.report.new == loaded.report.unexpected == ()
+
+
+def test_a_tokenizer_gives_no_types_to_a_model_without_them(tiny_preset, tmp_path):
+    tokenizer = tool.tokenizer_of("bert")
+    sizes = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.special.pad}
+    model = MaskedLM(dataclasses.replace(tiny_preset("distilbert-base"), **sizes))
+    export(tmp_path / "out", model, tokenizer=tokenizer)
+    about = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert about["model_input_names"] == ["input_ids", "attention_mask"]

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from bert_jax.interop import import_hf
 from bert_jax.interop.parity import Check, ParityReport, parity, read_reference
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import EncoderModel
+from bert_jax.models.task_heads import MultipleChoice, SequenceClassifier
 
 PARITY = Path(__file__).parents[1] / "data" / "parity"
 
@@ -178,3 +180,43 @@ def test_losses_of_closed_form(monkeypatch):
     ]
     for ours, expected in found:
         assert ours == pytest.approx(expected, rel=1e-6)  # float32
+
+
+def drawn(model, case):
+    """The model of a fixture's family with drawn parameters, as if imported."""
+    loaded = import_hf(PARITY / case, model=type(model))
+    params = jax.jit(model.init)(jax.random.key(0))["params"]
+    return dataclasses.replace(loaded, model=model, params=params)
+
+
+def test_the_number_of_choices_is_that_of_the_reference(bert):
+    """config.json does not say it; three choices of two questions here."""
+    model = MultipleChoice(bert[0].model.config, num_choices=3)
+    ids = np.arange(24, dtype=np.int32).reshape(2, 3, 4) + 5
+    loaded = drawn(model, "bert_mlm")
+    logits = model.apply({"params": loaded.params}, ids.reshape(6, 4))["logits"]
+    as_read = dataclasses.replace(loaded, model=model.clone(num_choices=2))
+    report = parity(as_read, {"in.input_ids": ids, "out.logits": np.asarray(logits)})
+    assert report.passed and logits.shape == (2, 3)
+
+
+def test_scores_without_their_axis_are_compared():
+    """transformers' DeBERTa drops it when labels are given."""
+    config = import_hf(PARITY / "deberta_v3_classify").model.config
+    loaded = drawn(SequenceClassifier(config, num_labels=1), "deberta_v3_mlm")
+    ids = np.arange(8, dtype=np.int32).reshape(2, 4) + 5
+    scores = np.asarray(loaded.model.apply({"params": loaded.params}, ids)["logits"])[:, 0]
+    assert parity(loaded, {"in.input_ids": ids, "out.logits": scores}).passed
+    assert not parity(loaded, {"in.input_ids": ids, "out.logits": scores + 1}).passed
+
+
+def test_positions_of_a_reference_are_rows_of_the_table():
+    """RoBERTa's first position is row pad + 1 there, and 0 here."""
+    loaded = import_hf(PARITY / "roberta_mlm")
+    reference = read_reference(PARITY / "roberta_mlm" / "reference.npz")
+    mask = reference["in.attention_mask"]
+    places = np.cumsum(mask, axis=1) - 1
+    rows = np.maximum(places, 0) + loaded.model.config.pad_id + 1
+    few = {name: reference[name] for name in ("in.input_ids", "in.attention_mask", "out.logits")}
+    assert parity(loaded, few | {"in.position_ids": rows}).passed
+    assert not parity(loaded, few | {"in.position_ids": rows + 1}).passed

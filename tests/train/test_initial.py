@@ -15,6 +15,8 @@ from bert_jax.models.heads import MaskedLM
 from bert_jax.models.paths import by_path
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 from bert_jax.train.initial import initial_params
+from bert_jax.train.inputs import open_inputs, run_objective
+from bert_jax.train.log import read_metrics
 from bert_jax.train.loop import train
 
 PARITY = Path(__file__).parents[1] / "data" / "parity"
@@ -86,6 +88,29 @@ def test_a_directory_of_neither_kind_is_refused(imported, tmp_path):
         start(tmp_path, imported.model.config)
 
 
+def test_relative_positions_that_mean_something_else_are_refused():
+    """The same table read by one term instead of two: no shape would tell."""
+    config = import_hf(PARITY / "deberta_v3_mlm").model.config
+    terms = dataclasses.replace(config.positions, terms=("c2p",))
+    with pytest.raises(ValueError, match=r"positions\.terms is"):
+        start(PARITY / "deberta_v3_mlm", dataclasses.replace(config, positions=terms))
+
+
+def test_a_source_without_a_tokenizer_is_told(imported):
+    tokenizer = Tokenizer.train(texts=["some words"] * 9, kind="wordpiece", vocab_size=40)
+    _, notes = start(PARITY / "bert_mlm", imported.model.config, tokenizer=tokenizer)
+    assert any("has no tokenizer" in note for note in notes)
+
+
+@pytest.mark.usefixtures("one_device")
+def test_unused_vocabulary_is_never_drawn(experiment):
+    """A model may have more entries than its tokenizer; random replacements are of the latter."""
+    larger = dataclasses.replace(experiment.model, vocab_size=experiment.model.vocab_size + 50)
+    larger_run = dataclasses.replace(experiment, model=larger)
+    objective = run_objective(larger_run, open_inputs(larger_run), larger_run.masking)
+    assert objective.vocab_size == experiment.model.vocab_size
+
+
 @pytest.fixture(scope="module")
 def earlier_run(experiment, tmp_path_factory):
     """The run directory of three steps on one device."""
@@ -108,6 +133,13 @@ def test_a_run_starts_from_another_run(experiment, earlier_run, tmp_path):
         experiment, name="next", init_from=str(earlier_run), steps=2, seed=5
     )
     result = train(longer, tmp_path / "run")
+    # Evaluated before the first step too, and worth what it was worth at the end of the other.
+    scores = [
+        [(r["step"], r["loss"]) for r in read_metrics(run) if r["kind"] == "evaluation"]
+        for run in (earlier_run, tmp_path / "run")
+    ]
+    assert [step for step, _ in scores[1]] == [0, 2]
+    assert scores[1][0][1] == pytest.approx(scores[0][-1][1], rel=1e-6)
     log = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert result.step == 2 and "initial parameters: step" in log
     other = Tokenizer.train(texts=["quite other words"] * 9, kind="wordpiece", vocab_size=40)

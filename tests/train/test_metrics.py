@@ -7,7 +7,18 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.models import heads
-from bert_jax.models.config import Dropout, EncoderConfig, Execution, RotaryPositions
+from bert_jax.models.config import (
+    Convolution,
+    DisentangledPositions,
+    Dropout,
+    EncoderConfig,
+    Execution,
+    Heads,
+    LayerSharing,
+    LocalAttention,
+    RotaryPositions,
+    VocabularyHead,
+)
 from bert_jax.train.metrics import Throughput, model_flops_per_step, peak_flops
 
 BASE = EncoderConfig(
@@ -25,6 +36,15 @@ CASES = {
     "long": (replace(BASE, hidden_size=128, intermediate_size=128, num_heads=2), 1, 512, 8),
     "factorised": (replace(BASE, embedding_size=384, intermediate_size=128), 2, 64, 4),
     "many predictions": (replace(BASE, vocab_size=4096), 2, 64, 64),
+    "gated": (replace(BASE, mlp="gated"), 2, 64, 4),
+    "shared": (replace(BASE, num_layers=2, sharing=LayerSharing(1, 2)), 2, 64, 4),
+    "convolution": (replace(BASE, convolution=Convolution(5)), 2, 64, 4),
+    "no transform": (
+        replace(BASE, vocab_size=1024, heads=Heads(VocabularyHead("none", decoder="untied"))),
+        2,
+        64,
+        64,
+    ),
     "wide": (replace(BASE, intermediate_size=3072, positions=RotaryPositions()), 2, 64, 4),
 }
 
@@ -67,6 +87,19 @@ def test_flops_of_bert_base() -> None:
     head = 768**2 + 768 * 30522
     expected = 512 * (6 * matrices + attention) + 76 * 6 * head
     assert model_flops_per_step(config, 1, 512, 76) == expected
+
+
+def test_flops_of_windows_and_relative_positions() -> None:
+    """Against BERT's by hand: fewer tokens seen in two layers of three, more products a token."""
+    config = EncoderConfig(vocab_size=30522)
+    plain = model_flops_per_step(config, 1, 512, 76)
+    windows = replace(config, attention=LocalAttention(128, 3))
+    saved = 8 * (512 - 129) * 4 * 768  # layers * tokens not seen * two products
+    assert model_flops_per_step(windows, 1, 512, 76) == plain - 3 * 512 * saved
+    assert model_flops_per_step(windows, 1, 64, 4) == model_flops_per_step(config, 1, 64, 4)
+    relative = replace(config, positions=DisentangledPositions())
+    terms = 12 * 2 * 2 * 512 * 768  # layers * terms * one product with what 512 tokens see
+    assert model_flops_per_step(relative, 1, 512, 76) == plain + 3 * 512 * terms
 
 
 @dataclass
