@@ -36,8 +36,11 @@ VERBS = {
     "fill-mask": Verb("bert_jax.commands", "fill_mask", "let a run predict masked words"),
     "import": Verb("bert_jax.commands", "import_model", "check a Hugging Face model directory"),
     "export": Verb("bert_jax.commands", "export_model", "write a run as a Hugging Face directory"),
+    "compare": Verb("bert_jax.commands", "compare", "train experiments at an equal budget"),
     "report": Verb("bert_jax.commands", "report", "write a run's report.html again"),
-    "recipes": Verb("bert_jax.commands", "recipes", "list the published recipes, or show one"),
+    "recipes": Verb(
+        "bert_jax.commands", "recipes", "list, show, compare and check the published recipes"
+    ),
 }
 
 USAGE = f"""\

@@ -5,7 +5,6 @@ is elsewhere and is imported when the verb runs, so that help comes at once. `tr
 `bert_jax.train.command`.
 """
 
-import textwrap
 from pathlib import Path
 from typing import Literal
 
@@ -101,8 +100,15 @@ def prepare(
     print(store_summary(store))
 
 
-def evaluate(run: Path, /, *, sentences: Path | None = None, step: int | None = None) -> None:
-    """Score a run on held-out text: masked cross-entropy and accuracy, always with the same masks.
+def evaluate(
+    run: Path,
+    /,
+    *,
+    sentences: Path | None = None,
+    step: int | None = None,
+    average: int = 1,
+) -> None:
+    """Score a run on held-out text, always with the same masks.
 
     Example:
         bert-jax evaluate runs/first --sentences sentences.txt
@@ -111,10 +117,11 @@ def evaluate(run: Path, /, *, sentences: Path | None = None, step: int | None = 
         run: Directory of the run.
         sentences: Also give the pseudo-perplexity of these sentences, one a line of this file.
         step: Checkpoint to use; None: the newest.
+        average: Use the mean of this many of the last checkpoints.
     """
     from bert_jax.evaluate.command import evaluate_run
 
-    print(evaluate_run(run, sentences=sentences, step=step))
+    print(evaluate_run(run, sentences=sentences, step=step, average=average))
 
 
 def fill_mask(run: Path, text: tuple[str, ...], /, *, top_k: int = 5) -> None:
@@ -165,6 +172,7 @@ def export_model(
     step: int | None = None,
     license: str | None = None,
     language: tuple[str, ...] = (),
+    average: int = 1,
 ) -> None:
     """Write a run (or a Hugging Face directory again) for Hugging Face transformers.
 
@@ -183,6 +191,7 @@ def export_model(
         step: Checkpoint of the run; None: the newest.
         license: For the model card: an SPDX identifier. None: not stated.
         language: For the model card: codes of ISO 639, such as en.
+        average: Write the mean of this many of the run's last checkpoints.
     """
     from bert_jax.exchange import export_source
 
@@ -196,6 +205,7 @@ def export_model(
             step=step,
             license=license,
             language=language,
+            average=average,
         )
     )
 
@@ -214,31 +224,66 @@ def report(run: Path, /) -> None:
     print(write_report(run))
 
 
-def recipes(name: str | None = None, /) -> None:
-    """List the published recipes and encoders, or show every field of a recipe.
+def compare(
+    experiment: tuple[str, ...],
+    /,
+    *,
+    out: Path,
+    unit: Literal["flops", "tokens", "seconds"] = "flops",
+    amount: float | None = None,
+    seeds: tuple[int, ...] = (0, 1),
+    data: Path | None = None,
+    then: str | None = None,
+) -> int:
+    """Train experiments at an equal budget, and put their held-out scores beside each other.
 
-    A recipe's name stands for an experiment file: bert-jax train roberta-base. An encoder's name is
-    for Python: Experiment(model=bert_jax.preset("modernbert-base"), ...).
+    Writes a table, a chart and a sheet; every run has its directory, and an interrupted comparison
+    goes on with the same command. Unequal budgets are refused.
 
     Example:
-        bert-jax recipes roberta-base
+        bert-jax compare first.py second.py --out runs/compare --amount 1e13
 
     Args:
-        name: The recipe to show.
-    """
-    from bert_jax.config import format_flat
-    from bert_jax.recipes import list_presets, list_recipes, recipe
+        experiment: Python files or names of recipes, two or more.
+        out: Directory of the runs, the table (comparison.md), the page and the sheet.
+        unit: Of the budget: operations of all models in training, a generator's and a teacher's
+            included; tokens that are read; or seconds of training.
+        amount: What each may spend; None: its own steps, which must cost the same.
+        seeds: A run of each experiment for each of them.
+        data: A store for all, instead of their own.
+        then: An experiment that is trained from each result in the same way: its scores compare
+            even if the objectives do not.
 
-    if name is not None:
-        print(format_flat(recipe(name)))
-        return
-    found = {one: recipe(one) for one in list_recipes()}
-    width = max(map(len, found), default=0)
-    for one, experiment in found.items():
-        model = experiment.model
-        print(
-            f"{one:<{width}}  {model.num_layers} layers, width {model.hidden_size}, "
-            f"{experiment.steps:,} steps of {experiment.batch_size:,} rows of "
-            f"{experiment.packing.seq_length} tokens"
-        )
-    print(textwrap.fill(f"encoders: {', '.join(list_presets())}", subsequent_indent="  "))
+    Returns:
+        Exit code: 0; 130 if it was interrupted.
+    """
+    from bert_jax.compare_command import compare_files
+
+    return compare_files(
+        experiment, out=out, unit=unit, amount=amount, seeds=seeds, data=data, then=then
+    )
+
+
+def recipes(word: tuple[str, ...] = (), /) -> int:
+    """List the published recipes, show one, compare two, or check one against its sources.
+
+    Without words: every recipe with its size, tokens, hardware and a published score. NAME shows
+    sources, scores, known deviations and every field; NAME:2 its second phase. `diff A B` compares
+    two, field by field; either may be a Python file. `check NAME` (or all) holds a recipe against
+    numbers written out by hand; the exit code is 1 if one differs. A recipe's name stands for an
+    experiment file: bert-jax train roberta-base.
+
+    Example:
+        bert-jax recipes diff bert-base roberta-base
+
+    Args:
+        word: Nothing, a recipe, or diff or check with what they are about.
+
+    Returns:
+        Exit code: 0; 1 if a check failed.
+    """
+    from bert_jax.recipes_command import run
+
+    text, code = run(word)
+    print(text)
+    return code

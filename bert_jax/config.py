@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import sys
-import traceback
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,8 @@ from bert_jax import flat as nested
 from bert_jax.arguments import UnknownOption, as_flag, parse, scan
 from bert_jax.data.shards import write_whole
 from bert_jax.experiment import Experiment
-from bert_jax.flat import Flat, did_you_mean
+from bert_jax.flat import Flat
+from bert_jax.python_file import run_file
 
 CONFIG = "config.json"
 ABSENT = "(no such field)"
@@ -60,73 +57,40 @@ def load_experiment(path: str | Path) -> Experiment:
         ValueError: It raises an exception (with file, line and message), defines no ``experiment``,
             or one with a field of the wrong type.
     """
-    path = Path(path)
-    if not path.is_file():
-        known = [str(one) for one in sorted(path.parent.glob("*.py"))]
-        near = did_you_mean(str(path), known, "give the path of a Python file.")
-        raise FileNotFoundError(f"there is no experiment file {path}; {near}")
-    found = _run(path).get("experiment")
+    found = run_file(path, "experiment file").get("experiment")
     if found is None:
         raise ValueError(
             f"{path} defines no `experiment`; end it with experiment = Experiment(...)."
         )
+    return _checked(path, "experiment", found)
+
+
+def load_phases(path: str | Path) -> tuple[Experiment, ...]:
+    """Runs a Python file and returns its ``phases``, or else its one ``experiment``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: As for `load_experiment`.
+    """
+    found = run_file(path, "experiment file").get("phases")
+    if found is None:
+        return (load_experiment(path),)
+    if not isinstance(found, tuple) or not found:
+        raise ValueError(
+            f"`phases` in {path} is {found!r:.60}; expected a tuple of experiments, one or more."
+        )
+    return tuple(_checked(path, f"phases[{i}]", phase) for i, phase in enumerate(found))
+
+
+def _checked(path: str | Path, name: str, found: Any) -> Experiment:
     if not isinstance(found, Experiment):
         raise ValueError(
-            f"`experiment` in {path} is of type {type(found).__name__}; expected "
-            f"bert_jax.Experiment."
+            f"`{name}` in {path} is of type {type(found).__name__}; expected bert_jax.Experiment."
         )
     try:
         return unflatten(flatten(found))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _run(path: Path) -> dict[str, Any]:
-    """Names a file defines. Compiled from its text: a cached .pyc may be of an earlier edit."""
-    name = f"_experiment_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:16]}"
-    module = types.ModuleType(name)
-    module.__file__ = str(path)
-    try:
-        with _neighbours(path.resolve().parent):
-            sys.modules[name] = module  # dataclasses in the file look their module up
-            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{_where(path, error)}: {_what(error)}") from error
-    return vars(module)
-
-
-@contextlib.contextmanager
-def _neighbours(directory: Path) -> Iterator[None]:
-    """Makes the modules beside a file importable for a while; forgets them, and it, afterwards.
-
-    Another directory's files may have the same names; an edited file is to be read again.
-    """
-    before = set(sys.modules)
-    sys.path.insert(0, str(directory))
-    try:
-        yield
-    finally:
-        if str(directory) in sys.path:
-            sys.path.remove(str(directory))
-        for name in set(sys.modules) - before:
-            file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).resolve().parent == directory and "." not in name:
-                del sys.modules[name]
-
-
-def _where(path: Path, error: BaseException) -> str:
-    """File and line of an exception: the innermost line of the experiment's own file."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename or path}:{error.lineno or 1}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    return f"{path}:{lines[-1] or 1}" if lines else str(path)
-
-
-def _what(error: BaseException) -> str:
-    """An exception's message; with its kind, where the message alone says little."""
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    return message if type(error) is ValueError else f"{type(error).__name__}: {message}"
 
 
 # --- options -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import warnings
@@ -20,6 +21,11 @@ from bert_jax.interop.model_card import LANGUAGES, LICENCE, NAME
 from bert_jax.interop.parity import ParityReport, parity, read_reference
 from bert_jax.models.model import EncoderModel
 from bert_jax.models.sizes import parameter_count
+from bert_jax.objectives.causal_lm import CausalLmObjective
+from bert_jax.objectives.distillation import DistillationObjective
+from bert_jax.objectives.masked_lm import MaskedLmObjective
+from bert_jax.objectives.replaced_tokens import ReplacedTokensObjective
+from bert_jax.objectives.sentence_pairs import SentencePairsObjective
 from bert_jax.train.log import read_metrics
 
 Part = Literal["model", "encoder"]
@@ -96,6 +102,7 @@ def export_source(
     step: int | None = None,
     license: str | None = None,
     language: Sequence[str] = (),
+    average: int = 1,
 ) -> str:
     """Exports a run of `bert-jax train`, or a Hugging Face directory again.
 
@@ -108,6 +115,7 @@ def export_source(
         step: Checkpoint of the run; None: the newest.
         license: For the model card, an SPDX identifier.
         language: Codes of ISO 639.
+        average: Take the mean of this many of the run's last checkpoints.
 
     Returns:
         What to print.
@@ -124,11 +132,14 @@ def export_source(
     given = {LICENCE: license, LANGUAGES: ", ".join(language)}
     stated = {name: value for name, value in given.items() if value}
     if "model_type" in raw:
-        if step is not None:
-            raise ValueError(f"{source} is a Hugging Face directory and has no steps; omit --step.")
+        if step is not None or average != 1:
+            option = "--average" if step is None else "--step"
+            raise ValueError(
+                f"{source} is a Hugging Face directory and has no steps; omit {option}."
+            )
         report = _export_directory(source, out, raw, part, family, labels, stated)
     else:
-        report = _export_run(source, out, part, family, labels, step, stated)
+        report = _export_run(source, out, part, family, labels, step, average, stated)
     return _written(out, report)
 
 
@@ -169,13 +180,16 @@ def _export_run(
     family: str | None,
     labels: Sequence[str] | None,
     step: int | None,
+    average: int,
     stated: Mapping[str, str],
 ) -> ExportReport:
-    run = load_run(source, step=step)
+    run = load_run(source, step=step, average=average)
     model, params = run.model, run.params
     if part == "encoder":
         model, params = EncoderModel(model.config), {"encoder": params["encoder"]}
     facts = {**run_facts(source, run, datetime.date.today()), **stated}
+    if average > 1:
+        facts |= {"Averaged": f"the mean of the last {average} checkpoints"}
     return _quietly(out, model, params, run.tokenizer, family=family, labels=labels, facts=facts)
 
 
@@ -195,7 +209,6 @@ def run_facts(run_dir: Path, run: Run, today: datetime.date) -> dict[str, str]:
         today: Date of the export.
     """
     e = run.experiment
-    o, s = e.optimizer, e.schedule
     about = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
     records = [r for r in read_metrics(run_dir) if r["step"] <= run.step]
     facts = {
@@ -206,10 +219,9 @@ def run_facts(run_dir: Path, run: Run, today: datetime.date) -> dict[str, str]:
         "Steps": f"{run.step:,} of {e.steps:,}",
         "Rows a step": f"{e.batch_size:,}",
         "Sequence length": f"{e.packing.seq_length:,} tokens",
-        "Optimizer": f"{type(o).__name__}, b1 {o.b1:g}, b2 {o.b2:g}, eps {o.eps:g}, weight decay "
-        f"{o.weight_decay:g} ({o.decay}), gradients clipped to norm {o.clip_norm}",
-        "Learning rate": f"peak {o.learning_rate:g}, {type(s).__name__.lower()}, "
-        f"{s.warmup_steps:,} steps of warm-up",
+        "Optimizer": _in_words(e.optimizer),
+        "Learning rate": f"peak {e.optimizer.learning_rate:g}, {_in_words(e.schedule)}; in "
+        f"{e.clock}, to {e.schedule_end:,.0f}",
         "Training loss": _last(records, "train"),
         "Held-out results": _last(records, "evaluation"),
         "Seed": str(e.seed),
@@ -231,11 +243,32 @@ def _data(e: Experiment) -> str:
     return f"the store {path.name}: {train.num_documents:,} documents, {train.num_tokens:,} tokens"
 
 
+def _in_words(record: Any) -> str:
+    """A record on a line: its kind and its numbers."""
+    numbers = ", ".join(
+        f"{field.name.replace('_', ' ')} {getattr(record, field.name)}"
+        for field in dataclasses.fields(record)
+    )
+    return f"{type(record).__name__}: {numbers}" if numbers else type(record).__name__
+
+
+_OBJECTIVES = {
+    MaskedLmObjective: "masked language modelling",
+    CausalLmObjective: "causal language modelling",
+    SentencePairsObjective: "masked language modelling and pairs of texts",
+    ReplacedTokensObjective: "replaced-token detection",
+    DistillationObjective: "distillation and masked language modelling",
+}
+
+
 def _objective(e: Experiment) -> str:
     m = e.masking
+    name = _OBJECTIVES.get(type(e.objective)) or _in_words(e.objective)
+    if isinstance(e.objective, CausalLmObjective):
+        return name
     unchanged = max(0.0, 1 - m.mask_prob - m.random_prob)
     return (
-        f"masked language modelling: {m.rate:.0%} of {m.unit}s ({m.count} count), of which "
+        f"{name}: {m.rate:.0%} of {m.unit}s ({m.count} count), of which "
         f"{m.mask_prob:.0%} masked, {m.random_prob:.0%} random, {unchanged:.0%} unchanged"
     )
 

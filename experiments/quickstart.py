@@ -39,7 +39,7 @@ experiment = Experiment(
     batch_size=8,
     steps=5500,
     optimizer=AdamW(learning_rate=1e-3, b2=0.98),
-    schedule=Trapezoid(warmup_steps=100, decay_steps=1500),
+    schedule=Trapezoid(warmup=100, decay_length=1500),
     evaluation=Evaluation(every=1000),
     checkpoints=Checkpoints(every=1000),
     logging=Logging(every=100),

@@ -43,7 +43,7 @@ experiment = Experiment(
     batch_size=8,
     steps=4000,
     optimizer=AdamW(learning_rate=6e-4, b2=0.98, eps=1e-6, decay="all", clip_norm=None),
-    schedule=Linear(warmup_steps=200),
+    schedule=Linear(warmup=200),
     evaluation=Evaluation(every=1000),
     checkpoints=Checkpoints(every=1000),
     logging=Logging(every=50),

@@ -322,8 +322,8 @@ def test_evaluate(replace: Callable[..., Recorded], capsys: pytest.CaptureFixtur
     assert call("evaluate runs/a --sentences s.txt --step 7") == 0
     assert call("evaluate runs/a --step none") == 0
     assert calls == [
-        ((Path("runs/a"),), {"sentences": Path("s.txt"), "step": 7}),
-        ((Path("runs/a"),), {"sentences": None, "step": None}),
+        ((Path("runs/a"),), {"sentences": Path("s.txt"), "step": 7, "average": 1}),
+        ((Path("runs/a"),), {"sentences": None, "step": None, "average": 1}),
     ]
     assert capsys.readouterr().out == "scores\nscores\n"
 
@@ -352,10 +352,11 @@ def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     encoders = next(i for i, line in enumerate(lines) if line.startswith("encoders: "))
     assert [line.split()[0] for line in lines[:encoders]] == list(list_recipes())
     assert " ".join(lines[encoders:]).count(",") == len(list_presets()) - 1
-    assert "12 layers, width 768" in lines[0]
-    assert call("recipes bert-base") == 0
+    assert call("recipes bert-base:1") == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert shown == {name: str(value) for name, value in flatten(recipe("bert-base")).items()}
+    assert call("recipes diff deberta-v3-base deberta-v3-base-paper") == 0
+    assert "objective.discriminator_weight" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", VERBS)

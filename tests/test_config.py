@@ -19,8 +19,10 @@ from bert_jax.config import (
     override,
     unflatten,
 )
+from bert_jax.data.batch_size import BatchWarmup
 from bert_jax.data.packing import Packing
-from bert_jax.experiment import Checkpoints, Evaluation, Experiment, Logging
+from bert_jax.data.pairs import Pairs
+from bert_jax.experiment import Carry, Checkpoints, Evaluation, Experiment, Logging
 from bert_jax.models.config import (
     Biases,
     Convolution,
@@ -40,10 +42,14 @@ from bert_jax.models.config import (
     VocabularyHead,
 )
 from bert_jax.objectives.masking import Masking
+from bert_jax.objectives.replaced_tokens import ReplacedTokensObjective
 from bert_jax.parallel.mesh import MeshShape
-from bert_jax.train.optimizer import AdamW
+from bert_jax.train.optimizer import AdamW, BertAdam
 from bert_jax.train.schedule import Constant, Cosine, Linear, Trapezoid
 
+MASKING = Masking(
+    0.3, 0.7, 0.2, "word", "stochastic", "tokens", "all", 10, (5, 500), 2, 4.0, final_rate=0.1
+)
 PLAIN = Experiment(name="plain", model=EncoderConfig(vocab_size=1000))
 # Differs from PLAIN in every field, and in the kind of every field that has kinds.
 OTHER = Experiment(
@@ -58,12 +64,12 @@ OTHER = Experiment(
         embedding_projection="before_norm",
         type_vocab_size=2,
         positions=RotaryPositions(max_length=64, theta=500.0, local_theta=50.0),
-        attention=LocalAttention(8, 2),
+        attention=LocalAttention(8, 2, "left"),
         norm=Norm("pre", 1e-5, "rms", False, True, True),
         activation="gelu_tanh",
         mlp="gated",
         biases=Biases("query_value", "none"),
-        dropout=Dropout(0.0, 0.2, 0.3, 0.4, 0.5),
+        dropout=Dropout(0.0, 0.2, 0.3, 0.4, 0.5, 0.6),
         initializer=Normal(0.03),
         heads=Heads(
             VocabularyHead("none", "silu", False, "untied", False),
@@ -76,19 +82,24 @@ OTHER = Experiment(
     ),
     init_from="model",
     data="store",
-    masking=Masking(0.3, 0.7, 0.2, "word", "stochastic", "tokens", "all", 20, (5, 500)),
+    carry=Carry(4, "kept", "kept"),
+    objective=ReplacedTokensObjective(0.5, 0.5, 32, "enhanced", "none", 2.0, 3.0, 10.0),
+    masking=dataclasses.replace(MASKING, max_predictions=20),
     packing=Packing(32, "complete", "row"),
     batch_size=30,
+    batch_warmup=BatchWarmup(10, 10, 500),
     microbatches=5,
     steps=17,
     seed=3,
-    optimizer=AdamW(3e-4, 0.8, 0.98, 1e-6, 0.1, "all", None),
-    schedule=Trapezoid(5, 0.1, 4, "1-sqrt", 0.2),
+    optimizer=AdamW(3e-4, 0.8, 0.98, 1e-6, 0.1, "all", None, "relative", 0.1),
+    schedule=Trapezoid(5.0, 0.1, 4.0, "1-sqrt", 0.2),
+    clock="tokens",
+    total=99.0,
     gradient_dtype="bfloat16",
     max_skipped_steps=2,
     mesh=MeshShape(2, 2, 2),
     evaluation=Evaluation(7, 100),
-    eval_masking=Masking(0.2, 0.7, 0.2, "word", "stochastic", "tokens", "all", 10, (7, 300)),
+    eval_masking=MASKING,
     checkpoints=Checkpoints(9, 4, 100),
     logging=Logging(1, "project"),
 )
@@ -103,7 +114,16 @@ THIRD = dataclasses.replace(
         heads=Heads(VocabularyHead(mask_decoder="enhanced")),
     ),
 )
-SHARED = dataclasses.replace(PLAIN, model=EncoderConfig(1000, sharing=LayerSharing(2, 2)))
+SHARED = dataclasses.replace(
+    PLAIN,
+    model=EncoderConfig(1000, sharing=LayerSharing(2, 2)),
+    masking=Masking(random_prob=0.0, with_replacement=True),
+    packing=Pairs(64),
+)
+BY_FREQUENCY = dataclasses.replace(
+    PLAIN, masking=Masking(frequency_power=0.7), optimizer=BertAdam()
+)
+WINDOWED = dataclasses.replace(PLAIN, masking=Masking(windowed=True))
 
 
 def fractions(low: float = 0.0, high: float = 1.0) -> st.SearchStrategy[float]:
@@ -155,7 +175,7 @@ def models(draw: st.DrawFn) -> EncoderConfig:
 @st.composite
 def schedules(draw: st.DrawFn) -> Linear | Cosine | Constant | Trapezoid:
     warmup: dict[str, Any] = {
-        "warmup_steps": draw(st.integers(0, 99)),
+        "warmup": float(draw(st.integers(0, 99))),
         "warmup_from": draw(fractions()),
     }
     final = draw(fractions())
@@ -163,7 +183,7 @@ def schedules(draw: st.DrawFn) -> Linear | Cosine | Constant | Trapezoid:
     if kind is Constant:
         return Constant(**warmup)
     if kind is Trapezoid:
-        return Trapezoid(**warmup, decay_steps=draw(st.integers(0, 99)), final=final)
+        return Trapezoid(**warmup, decay_length=float(draw(st.integers(0, 99))), final=final)
     return kind(**warmup, final=final)
 
 
@@ -199,7 +219,7 @@ many = hypothesis.settings(max_examples=40, deadline=None)  # the machine may be
 def test_a_field_of_several_kinds_has_an_entry_for_its_kind() -> None:
     flat = flatten(OTHER)
     assert flat["schedule"] == "trapezoid"
-    assert flat["schedule.decay_steps"] == 4
+    assert flat["schedule.decay_length"] == 4
     assert flat["model.positions"] == "rotary"
     assert flat["model.initializer"] == "normal"
     assert flat["eval_masking"] == "masking"
@@ -221,11 +241,13 @@ def nested_to_flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 @many
 @hypothesis.given(experiments())
 def test_flat_names_and_values_are_those_of_the_nested_fields(experiment: Experiment) -> None:
-    kinds = {"model.positions", "model.attention", "model.initializer", "schedule", "eval_masking"}
+    model = {"model.positions", "model.attention", "model.initializer"}
+    absent = {"eval_masking", "batch_warmup"}
+    kinds = model | absent | {"schedule", "objective", "packing", "optimizer"}
     expected = nested_to_flat(dataclasses.asdict(experiment))
     flat = flatten(experiment)
     assert {name: value for name, value in flat.items() if name not in kinds} == {
-        name: value for name, value in expected.items() if name != "eval_masking"
+        name: value for name, value in expected.items() if name not in absent
     }
     assert flat.keys() == expected.keys() | kinds
 
@@ -249,7 +271,7 @@ def test_unflatten_is_the_inverse_also_through_json(experiment: Experiment) -> N
         ({"schedule": ...}, "the field 'schedule' is missing."),
         ({"schedule": "linearr"}, "schedule is 'linearr'; expected one of linear, cosine, const"),
         ({"schedule": None}, "schedule is None; expected one of linear"),
-        ({"schedule": "trapezoid"}, "the field 'schedule.decay_steps' is missing."),
+        ({"schedule": "trapezoid"}, "the field 'schedule.decay_length' is missing."),
         ({"schedule": "constant"}, "the field 'schedule.final' is unknown"),
         ({"steps": "10"}, "steps is '10'; expected an integer."),
         ({"steps": 10.0}, "steps is 10.0; expected an integer."),
@@ -347,13 +369,13 @@ def changed(**changes: Any) -> Experiment:
         ("--masking.random-ids none --seed 2", changed(seed=2)),
         ("--schedule cosine", changed(schedule=Cosine())),
         (
-            "--schedule.warmup-steps 100 --schedule cosine",
-            changed(schedule=Cosine(warmup_steps=100)),
+            "--schedule.warmup 100 --schedule cosine",
+            changed(schedule=Cosine(warmup=100)),
         ),
         ("--schedule=constant", changed(schedule=Constant())),
         (
-            "--schedule trapezoid --schedule.decay 1-sqrt --schedule.decay-steps 9",
-            changed(schedule=Trapezoid(decay="1-sqrt", decay_steps=9)),
+            "--schedule trapezoid --schedule.decay 1-sqrt --schedule.decay-length 9",
+            changed(schedule=Trapezoid(decay="1-sqrt", decay_length=9)),
         ),
         ("--schedule cosine --schedule linear", PLAIN),
         ("--eval-masking masking", changed(eval_masking=Masking())),
@@ -415,11 +437,11 @@ def test_changing_the_kind_keeps_what_both_kinds_have() -> None:
         ("--masking.random-ids 5", "--masking.random-ids is '5'; expected 2 values (an integer, a"),
         ("--masking.random-ids 5 b", "--masking.random-ids is '5 b'; expected 2 values"),
         ("--schedule cosin", "--schedule is 'cosin'; expected one of linear, cosine, constant, t"),
-        ("--schedule", "--schedule needs a value: one of linear, cosine, constant, trapezoid."),
+        ("--schedule", "--schedule needs a value: one of linear, cosine, constant, trapezoid,"),
         ("--schedule none", "--schedule is 'none'; expected one of linear"),
         (
-            "--schedule.decay-steps 5",
-            "--schedule.decay-steps is an option of --schedule trapezoid, and schedule is linear; "
+            "--schedule.decay-length 5",
+            "--schedule.decay-length is an option of --schedule trapezoid, and schedule is linear; "
             "add --schedule trapezoid.",
         ),
         ("--eval-masking.rate .1", "and eval_masking is None; add --eval-masking masking."),
@@ -446,15 +468,15 @@ def test_a_value_may_begin_with_hyphens_behind_an_equals_sign() -> None:
 
 def test_diff_names_what_differs() -> None:
     assert diff(PLAIN, PLAIN) == []
-    other = dataclasses.replace(PLAIN, steps=7, schedule=Constant(warmup_steps=3))
+    other = dataclasses.replace(PLAIN, steps=7, schedule=Constant(warmup=3))
     assert diff(PLAIN, other) == [
         ("steps", 1000, 7),
         ("schedule", "linear", "constant"),
-        ("schedule.warmup_steps", 0, 3),
+        ("schedule.warmup", 0, 3),
         ("schedule.final", 0.0, ABSENT),
     ]
     assert ("schedule.final", ABSENT, 0.0) in diff(other, PLAIN)
-    others = (OTHER, THIRD, SHARED)
+    others = (OTHER, THIRD, SHARED, BY_FREQUENCY, WINDOWED)
     assert {name for other in others for name, _, _ in diff(PLAIN, other)} == {
         name for one in (PLAIN, *others) for name in flatten(one)
     }
@@ -480,16 +502,25 @@ def test_digest_depends_on_every_field_that_determines_the_weights_and_on_no_oth
             "model.attention": "local",
             "schedule": "trapezoid",
             "eval_masking": "masking",
+            "objective": "replaced-tokens",
         }
-        needed = {"model.norm.skip_first": ["--model.norm.placement", "pre"]}.get(name, [])
+        given = words[start:stop]
+        grown = "--batch-warmup batch-warmup --batch-warmup.start 5 --batch-warmup.increment 5 "
+        needs = {
+            "model.norm.skip_first": "--model.norm.placement pre",
+            "batch_warmup": grown + "--batch-warmup.tokens 99",
+        }
+        needed = needs.get(name if name in needs else name.partition(".")[0], "").split()
         context = needed + [
             word
             for union, member in kind.items()
             if name.startswith(f"{union}.")
             for word in (f"--{union.replace('_', '-')}", member)
         ]
+        if name == "batch_warmup":  # its fields have no defaults
+            given, context = context, []
         base = override(small, context)
-        varied = override(base, words[start:stop])
+        varied = override(base, given)
         assert varied != base, name
         counts = not any(name == one or name.startswith(one + ".") for one in NO_NUMBERS)
         left_out += not counts

@@ -1,59 +1,99 @@
 """Code in the guides runs as it stands there."""
 
+import ast
 import re
+import sys
+import types
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from bert_jax.parallel.mesh import MeshShape, make_mesh, put_batch
-from bert_jax.train.optimizer import AdamW
-from bert_jax.train.schedule import Constant
-from bert_jax.train.state import init_state
-from bert_jax.train.step import StepConfig, make_train_step
+from bert_jax import testing
+from bert_jax.data.tokenizer import SpecialTokens
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.flops import forward_flops
+from bert_jax.models.heads import ReplacedTokenDetector
+from bert_jax.objectives.base import Setting
+from bert_jax.objectives.custom import CustomObjective
+from bert_jax.objectives.masking import Masking
+from bert_jax.testing import check_objective
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
+def _blocks(page: str) -> list[str]:
+    """Python code of a page."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
 def _code(page: str, replaced: tuple[str, str] = ("", "")) -> dict:
     """Names defined by the page's first Python block."""
-    block = re.search(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-    names: dict = {"__name__": "guide"}
-    exec(compile(block[1].replace(*replaced), page, "exec", dont_inherit=True), names)
+    return _run(_blocks(page)[0].replace(*replaced), {"__name__": "guide"}, page)
+
+
+def _run(code: str, names: dict, page: str) -> dict:
+    exec(compile(code, page, "exec", dont_inherit=True), names)
     return names
 
 
-def test_the_objective_of_the_guide_trains():
-    objective = _code("how-to/add-an-objective.md")["SpotTheIntruder"](vocab_size=50)
-    rng = np.random.default_rng(0)
-    rows = {
-        "input_ids": rng.integers(5, 50, (16, 12)).astype(np.int32),
-        "segment_ids": np.ones((16, 12), np.int32),
-        "example_ids": np.arange(16, dtype=np.uint32),
-    }
-    rows["segment_ids"][:, 10:] = 0
+def test_the_objective_of_the_guide_passes_the_kit(monkeypatch):
+    """The guide's second block checks the objective of its first."""
+    page = "how-to/add-an-objective.md"
+    module = types.ModuleType("guide")
+    monkeypatch.setitem(sys.modules, "guide", module)  # dataclasses look their module up
+    first, second = _blocks(page)
+    names = _run(first, vars(module), page)
+    checked = []
 
-    def apply(params, batch, key):
-        return params["embedding"].at[batch["input_ids"]].get()
+    def recorded(*args, **kwargs):
+        checked.append(args)
+        check_objective(*args, **kwargs)
 
-    optimizer = AdamW(1e-2)
-    results = []
-    for devices, microbatches in ((1, 1), (8, 2)):
-        mesh = make_mesh(MeshShape(), jax.devices()[:devices])
-        with jax.set_mesh(mesh):
-            state = init_state({"embedding": jnp.zeros(50)}, objective, optimizer)
-            step = jax.jit(
-                make_train_step(objective, apply, StepConfig(optimizer, Constant(), 10, 0))
-            )
-            _, metrics = step(state, put_batch(rows, mesh, microbatches))
-            results.append(jax.device_get((metrics["sums"], metrics["gradient_norm"])))
-    (total, weight), norm = results[0][0]["loss"], results[0][1]
-    assert weight == 160  # padding is not counted
-    # Logits are 0: every token costs ln 2. float32 sums of 160 terms.
-    np.testing.assert_allclose(total, 160 * np.log(2), rtol=1e-6)
-    assert norm > 0
-    np.testing.assert_allclose(results[1][1], norm, rtol=1e-5)
+    monkeypatch.setattr(testing, "check_objective", recorded)
+    # The devices of this process are there already.
+    _run(second.replace('jax.config.update("jax_num_cpu_devices", 8)', ""), names, page)
+    (arguments,) = checked
+    assert type(arguments[0].objective) is names["Intruders"]
+
+
+def test_the_objective_of_the_guide_is_the_experiment_s():
+    """Statement by statement, but for imports and docstrings."""
+    text = (DOCS.parent / "experiments" / "spot_the_intruder.py").read_text()
+
+    def statements(code: str) -> list[str]:
+        tree = ast.parse(code)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+                node
+            ):
+                node.body = node.body[1:]
+        return [ast.unparse(node) for node in tree.body if not _is_import(node)]
+
+    ours, theirs = statements(_blocks("how-to/add-an-objective.md")[0]), statements(text)
+    assert ours == theirs[: len(ours)]
+    assert theirs[len(ours) :] == [
+        "experiment = replace(quickstart, name='intruder', objective=CustomObjective(__file__))"
+    ]
+
+
+def _is_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def test_an_objective_of_one_s_own_is_found_by_its_file(tmp_path):
+    file = str(DOCS.parent / "experiments" / "spot_the_intruder.py")
+    model = EncoderConfig(60, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+    special = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
+    task = CustomObjective(file).task(Setting(model, Masking(), special, 60))
+    assert isinstance(task.model, ReplacedTokenDetector)
+    assert task.flops(2, 8) == 3 * 2 * forward_flops(model, 8)
+    (tmp_path / "none.py").write_text("goal = 3")
+    with pytest.raises(ValueError, match=r"none\.py defines no `objective` with a method task"):
+        CustomObjective(str(tmp_path / "none.py")).task(Setting(model, Masking(), special, 60))
+    with pytest.raises(FileNotFoundError, match="there is no objective file"):
+        CustomObjective(str(tmp_path / "nothing.py")).task(Setting(model, Masking(), special, 60))
 
 
 def test_every_test_that_the_guides_name_exists():

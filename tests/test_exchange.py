@@ -78,7 +78,7 @@ def run(tmp_path_factory):
         batch_size=8,
         steps=3,
         optimizer=AdamW(learning_rate=2e-3),
-        schedule=Linear(warmup_steps=1),
+        schedule=Linear(warmup=1),
         evaluation=Evaluation(every=0),
         checkpoints=Checkpoints(every=2),
         logging=Logging(every=1),
@@ -181,8 +181,9 @@ def test_facts_of_a_run(run):
         "10% unchanged"
     )
     assert facts["Rows a step"] == "8" and facts["Sequence length"] == "32 tokens"
-    assert facts["Learning rate"] == "peak 0.002, linear, 1 steps of warm-up"
-    assert facts["Optimizer"].startswith("AdamW, b1 0.9, b2 0.999, eps 1e-08, weight decay 0.01")
+    expected = "peak 0.002, Linear: warmup 1, warmup from 0.0, final 0.0; in steps, to 3"
+    assert facts["Learning rate"] == expected
+    assert facts["Optimizer"].startswith("AdamW: learning rate 0.002, b1 0.9, b2 0.999, eps 1e-08")
     assert facts["Configuration digest"] == digest(experiment)
     assert facts["Exported"].startswith("2030-01-02")
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

@@ -21,7 +21,7 @@ from bert_jax.data.packing import Packing
 from bert_jax.experiment import Experiment
 from bert_jax.models.config import Dropout, EncoderConfig, LearnedPositions
 from bert_jax.models.heads import MaskedLM
-from bert_jax.train.inputs import batches, open_inputs, run_objective
+from bert_jax.train.inputs import batches, open_inputs, run_task
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Linear
 from bert_jax.train.state import init_params
@@ -45,7 +45,7 @@ EXPERIMENT = Experiment(
     batch_size=8,
     steps=500,
     optimizer=AdamW(learning_rate=1e-3),
-    schedule=Linear(warmup_steps=50),
+    schedule=Linear(warmup=50),
 )
 
 
@@ -54,8 +54,9 @@ def main() -> None:
     e = EXPERIMENT
     torch.set_num_threads(1)
     inputs = open_inputs(e)
-    objective, make = run_objective(e, inputs, e.masking), batches(inputs, e)
+    objective, make = run_task(e, inputs).objective, batches(inputs, e)
     model = bert_for_masked_lm(e.model, jax.jit(lambda: init_params(MaskedLM(e.model), e.seed))())
+    assert isinstance(e.optimizer, AdamW)
     no_decay = ("bias", "LayerNorm.weight")
     named = list(model.named_parameters())
     optimizer = torch.optim.AdamW(
@@ -77,7 +78,7 @@ def main() -> None:
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
         for group in optimizer.param_groups:
-            group["lr"] = e.optimizer.learning_rate * float(e.schedule.factor(step, e.steps))
+            group["lr"] = e.optimizer.learning_rate * e.factor(step)
         optimizer.step()
         losses.append(float(loss.detach()))
     OUT.parent.mkdir(parents=True, exist_ok=True)

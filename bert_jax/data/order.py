@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int64, UInt64
 
 _ROUNDS = 8
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads consecutive round numbers
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads consecutive round numbers
 _MAX_ROWS = 2**62
 
 
@@ -93,19 +93,19 @@ def _encrypt(
     for index, key in enumerate(keys):
         # Each line alone is undone by doing it again, so the whole is invertible for any halves.
         if index % 2 == 0:
-            high ^= _mix(low + key) & high_mask
+            high ^= mix(low + key) & high_mask
         else:
-            low ^= _mix(high + key) & low_mask
+            low ^= mix(high + key) & low_mask
     return (high << width) | low
 
 
 def _round_keys(seed: int, epochs: Int64[np.ndarray, " k"]) -> list[UInt64[np.ndarray, " k"]]:
     """One 64-bit key a round, from (seed, epoch, round)."""
-    base = _mix(_mix(np.array([seed], np.uint64) + _GOLDEN) + epochs.astype(np.uint64))
-    return [_mix(base + np.array([index], np.uint64) * _GOLDEN) for index in range(1, _ROUNDS + 1)]
+    base = mix(mix(np.array([seed], np.uint64) + GOLDEN) + epochs.astype(np.uint64))
+    return [mix(base + np.array([index], np.uint64) * GOLDEN) for index in range(1, _ROUNDS + 1)]
 
 
-def _mix(x: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+def mix(x: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
     """splitmix64's finaliser, in place: an input bit flips an output bit half of the time."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)

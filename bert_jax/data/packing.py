@@ -158,6 +158,21 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table.starts)
 
+    @property
+    def copies(self) -> int | None:
+        """After how many epochs the same rows come again: they are the same in each."""
+        return 1
+
+    def copy(self, index: int) -> Rows:
+        """The rows of an epoch, which are these."""
+        del index
+        return self
+
+    def size(self, index: int) -> int:
+        """The number of rows of an epoch."""
+        del index
+        return len(self)
+
     def take(
         self, indices: Int64[np.ndarray, " n"], *, words: bool = False
     ) -> dict[str, Int32[np.ndarray, "n seq_length"]]:

@@ -1,9 +1,11 @@
 """From rows to device batches: which rows a step sees, and getting them there in time.
 
-A batch is a pure function of (rows, seed, step): global example ``g = step * batch_size + b`` is
-in epoch ``g // num_rows`` and is row ``order(seed, epoch)[g % num_rows]``. So there is no state to
-save: a run resumes by calling ``batch`` with the next step, on any number of hosts, and every row
-is seen exactly once an epoch, whatever the batch size.
+A batch is a pure function of (rows, seed, step): place b of a step is global example
+``g = step * batch_size + b``; with packed rows that is row ``order(seed, epoch)[g % num_rows]`` of
+epoch ``g // num_rows``, and `epochs` says which it is where epochs differ in length. So there is no
+state to save: a run resumes by calling ``batch`` with the next step, on any number of hosts, and
+every row is seen exactly once an epoch, whatever the batch size. Batches that grow at the beginning
+of a run are arrays of the full size too, of which the last rows are empty.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_jax.data.order import order
-from bert_jax.data.packing import Rows
+from bert_jax.data.batch_size import BatchSizes
+from bert_jax.data.epochs import Epochs, RowSource
 
 if TYPE_CHECKING:
     import jax
@@ -71,26 +73,29 @@ class Batches:
     """The training batches of a run, by step.
 
     Args:
-        rows: The packed rows.
+        rows: Packed rows, or pairs.
         batch_size: Rows of a global batch.
         seed: Data seed; another one is another order of the rows.
         steps: How many steps are planned, to learn at the start and not after weeks that the
             examples can no longer be numbered; None if unknown.
+        sizes: How many rows of each step hold examples, if fewer than ``batch_size`` at the
+            beginning; the others are empty, as in `ValidationBatches`. None: all.
         host: This host's share of each batch.
         words: Whether batches hold ``word_ids``.
 
     Raises:
         ValueError: If there are no rows, the hosts do not divide the batch, the seed is not in
-            [0, 2**63), or the run has 2**32 examples or more.
+            [0, 2**63), ``sizes`` is for another batch size, or the run has 2**32 examples or more.
     """
 
     def __init__(
         self,
-        rows: Rows,
+        rows: RowSource,
         *,
         batch_size: int,
         seed: int,
         steps: int | None = None,
+        sizes: BatchSizes | None = None,
         host: HostSlice = HostSlice(),
         words: bool = False,
     ):
@@ -98,16 +103,22 @@ class Batches:
             raise ValueError(
                 "The packed split has 0 rows, and a batch needs at least 1: prepare more documents."
             )
-        if steps is not None and steps * batch_size >= _MAX_EXAMPLES:
+        self._places = np.asarray(host.rows(batch_size), np.int64)
+        if sizes is not None and sizes.batch_size != batch_size:
             raise ValueError(
-                f"steps x batch_size is {steps} x {batch_size} = {steps * batch_size:,}, but "
+                f"sizes are of batches of {sizes.batch_size} rows, but batch_size is {batch_size}: "
+                f"make them for the same."
+            )
+        self._batch_size = batch_size
+        self._sizes = sizes
+        if steps is not None and self._first_example(steps) >= _MAX_EXAMPLES:
+            raise ValueError(
+                f"steps x batch_size is {steps} x {batch_size} = {self._first_example(steps):,}"
+                f"{' after smaller batches' if sizes else ''}, but "
                 f"example indices have 32 bits: choose fewer than {_MAX_EXAMPLES:,} examples."
             )
-        order(seed, 0, 1, np.zeros(1, np.int64))  # refuses a bad seed now, not in a thread
-        self._rows = rows
-        self._batch_size = batch_size
-        self._seed = seed
-        self._places = np.asarray(host.rows(batch_size), np.int64)
+        self._epochs = Epochs(rows, seed)
+        self._pad = rows.special.pad
         self._words = words
         share = len(self._places)
         block_rows = min(_BLOCK_ROWS, _BLOCK_POSITIONS // rows.packing.seq_length)
@@ -125,16 +136,17 @@ class Batches:
             step: From 0.
 
         Returns:
-            What ``Rows.take`` returns, int32 [share, seq_length] each, and ``example_ids``, the
-            global example indices, uint32 [share]. The arrays are read-only.
+            What ``take`` of the rows returns, [share, ...] each, and ``example_ids``, the global
+            example indices, uint32 [share] (they count on over empty rows). The arrays are
+            read-only.
 
         Raises:
             ValueError: If the step is negative or its examples pass 2**32.
         """
-        if step < 0 or (step + 1) * self._batch_size > _MAX_EXAMPLES:
+        if step < 0 or self._first_example(step + 1) > _MAX_EXAMPLES:
             raise ValueError(
-                f"step must be in [0, {_MAX_EXAMPLES // self._batch_size:,}), as example indices "
-                f"have 32 bits and batch_size is {self._batch_size}; got {step}."
+                f"step must be at least 0, and its examples below 2**32, as their indices have 32 "
+                f"bits and batch_size is {self._batch_size}; got {step}."
             )
         with self._lock:
             block, within = divmod(step, self._block_steps)
@@ -148,21 +160,43 @@ class Batches:
             name: array[within * share : (within + 1) * share] for name, array in arrays.items()
         }
 
+    def _first_example(self, step: int) -> int:
+        """Examples of all steps before a step."""
+        if self._sizes is None:
+            return step * self._batch_size
+        return int(self._sizes.first_example(step))
+
     def _make_block(self, block: int) -> Batch:
         """The rows of all the steps of a block, this host's share."""
         count = self._block_steps
         steps = np.arange(block * count, (block + 1) * count, dtype=np.int64)
-        examples = (steps[:, None] * self._batch_size + self._places).reshape(-1)
-        epochs, positions = np.divmod(examples, len(self._rows))
-        one_epoch = epochs[0] == epochs[-1]
-        rows = order(
-            self._seed, int(epochs[0]) if one_epoch else epochs, len(self._rows), positions
-        )
-        arrays = self._rows.take(rows, words=self._words)
+        if self._sizes is None:
+            examples = (steps[:, None] * self._batch_size + self._places).reshape(-1)
+            arrays = self._epochs.take(examples, words=self._words)
+        else:
+            first, size = self._sizes.first_example(steps), self._sizes.batch_size_at(steps)
+            examples = (first[:, None] + self._places).reshape(-1)
+            real = (self._places < size[:, None]).reshape(-1)
+            arrays = self._epochs.take(examples[real], words=self._words)
+            arrays = _with_empty_rows(arrays, real, self._pad)
         arrays["example_ids"] = examples.astype(np.uint32)
         for array in arrays.values():
             array.setflags(write=False)
         return arrays
+
+
+def _with_empty_rows(arrays: Batch, real: np.ndarray, pad: int) -> Batch:
+    """Puts rows where ``real``, bool [n], is true, and padding of segment 0 elsewhere."""
+    if real.all():
+        return arrays
+    empty = {"input_ids": pad, "word_ids": -1}
+    spread = {
+        name: np.full((len(real), *array.shape[1:]), empty.get(name, 0), array.dtype)
+        for name, array in arrays.items()
+    }
+    for name, array in arrays.items():
+        spread[name][real] = array
+    return spread
 
 
 class ValidationBatches:
@@ -173,7 +207,7 @@ class ValidationBatches:
     every host has the same number of batches. ``len`` is that number; iterating yields them.
 
     Args:
-        rows: The packed rows.
+        rows: Packed rows, or pairs (of which those of the copy given).
         batch_size: Rows of a global batch.
         host: This host's share of each batch.
         words: Whether batches hold ``word_ids``.
@@ -184,7 +218,7 @@ class ValidationBatches:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: RowSource,
         *,
         batch_size: int,
         host: HostSlice = HostSlice(),
@@ -210,9 +244,9 @@ class ValidationBatches:
         """Returns this host's share of batch ``index``, in ``[0, len(self))``.
 
         Returns:
-            What ``Rows.take`` returns; ``example_ids``, the row numbers, uint32 [share] (they
-            count on over the empty rows); ``example_weights``, float32 [share], 1 for rows of the
-            split and 0 for empty ones.
+            What ``take`` of the rows returns; ``example_ids``, the row numbers, uint32 [share]
+            (they count on over the empty rows); ``example_weights``, float32 [share], 1 for rows of
+            the split and 0 for empty ones.
 
         Raises:
             ValueError: If there is no such batch.
@@ -221,11 +255,8 @@ class ValidationBatches:
             raise ValueError(f"Validation batches are numbered from 0 to {len(self) - 1}: {index}.")
         examples = index * self._batch_size + self._places
         real = examples < len(self._rows)
-        arrays = self._rows.take(np.minimum(examples, len(self._rows) - 1), words=self._words)
-        if not real.all():
-            empty = {"input_ids": self._rows.special.pad, "word_ids": -1}
-            for name, array in arrays.items():
-                array[~real] = empty.get(name, 0)
+        arrays = self._rows.take(examples[real], words=self._words)
+        arrays = _with_empty_rows(arrays, real, self._rows.special.pad)
         arrays["example_ids"] = examples.astype(np.uint32)
         arrays["example_weights"] = real.astype(np.float32)
         return arrays

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bert_jax.data.packing import Packing, Rows
+from bert_jax.data.pairs import PairRows, Pairs
 from bert_jax.data.row_table import build_table
 from bert_jax.data.shards import SENTENCE_START, WORD_START
 from bert_jax.data.tokenizer_parts import SpecialTokens
@@ -14,6 +15,7 @@ _NUM_TOKENS = 1 << 20
 _TOKENS_PER_WORD = 1.4  # usual of a vocabulary of 30,000 on English
 _TOKENS_PER_SENTENCE = 25
 _DOCUMENTS_PER_ROW = 3
+_PAIRS_PER_DOCUMENT = 8
 
 
 class SyntheticRows(Rows):
@@ -30,6 +32,24 @@ class SyntheticRows(Rows):
         mean = max(2.0, packing.seq_length / _DOCUMENTS_PER_ROW)
         split = synthetic_split(vocab_size, special, mean_document=mean, seed=seed)
         super().__init__(split, packing, special, build_table(split, packing))
+
+
+def synthetic_rows(
+    vocab_size: int, special: SpecialTokens, packing: Packing | Pairs, seed: int
+) -> Rows | PairRows:
+    """Rows of a synthetic split, packed or of pairs; these with about eight pairs a document.
+
+    Args:
+        vocab_size: Size of the vocabulary.
+        special: Its special tokens.
+        packing: Row length and mode, or kind of pairs.
+        seed: Another one gives other tokens, and other pairs.
+    """
+    if isinstance(packing, Packing):
+        return SyntheticRows(vocab_size, special, packing, seed)
+    mean = float(packing.seq_length * _PAIRS_PER_DOCUMENT)
+    split = synthetic_split(vocab_size, special, mean_document=mean, seed=seed)
+    return PairRows.build(split, packing, special, seed=seed)
 
 
 def synthetic_split(

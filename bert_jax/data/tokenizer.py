@@ -14,7 +14,7 @@ import json
 import operator
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 
 import numpy as np
 from jaxtyping import Bool
@@ -26,6 +26,7 @@ from bert_jax.data.tokenizer_encoding import (
     as_pairs,
     number_words,
     offset_array,
+    starts_after_marks,
     trim,
     trim_in_words,
     truncate,
@@ -164,16 +165,18 @@ class Tokenizer:
             *inputs, is_pretokenized=is_split_into_words, add_special_tokens=add_special_tokens
         )
         sequences, word_ids = encoded.sequence_ids, encoded.word_ids
-        offsets, is_space = offset_array(encoded.offsets), self._is_space[encoded.ids]
+        ids, offsets = np.array(encoded.ids, np.int64), offset_array(encoded.offsets)
+        is_space, starts = self._is_space[ids], np.zeros(len(ids), bool)
         for number, (one, original) in enumerate(zip(inputs, given, strict=True)):
             own = np.array([sequence == number for sequence in sequences], bool)
+            words = [word_ids[i] for i in np.flatnonzero(own)]
             if is_split_into_words:
-                words = [word_ids[i] for i in np.flatnonzero(own)]
                 offsets[own] = trim_in_words(offsets[own], words, one, original, is_space[own])
             else:
                 offsets[own] = trim(offsets[own], one, is_space[own])
-        if not is_split_into_words and not self._splits_words:
-            word_ids = number_words(encoded.ids, sequences, self._starts_word)
+                starts[own] = self._word_starts(one, ids[own], offsets[own], words)
+        if not is_split_into_words:
+            word_ids = number_words(sequences, starts)
         whole = Encoding(
             encoded.ids, encoded.type_ids, as_pairs(offsets), word_ids, encoded.special_tokens_mask
         )
@@ -197,17 +200,27 @@ class Tokenizer:
         return [self._encoding(text, encoded) for text, encoded in zip(texts, batch, strict=True)]
 
     def encode_arrays(
-        self, texts: Sequence[str], *, specials_in_text: SpecialsInText = "literal"
+        self,
+        texts: Sequence[str] | Sequence[Sequence[str]],
+        *,
+        is_split_into_words: bool = False,
+        specials_in_text: SpecialsInText = "literal",
     ) -> list[EncodedArrays]:
         """Tokenises the documents of a corpus; like `encode_batch` without special tokens.
 
         Args:
             texts: Documents.
+            is_split_into_words: Whether documents are lists of words, as a segmenter of Chinese
+                gives them, say: a given word starts one, whatever characters it has. Offsets are
+                those in the words joined by single spaces.
             specials_in_text: "literal", so that no special token gets into a corpus because a
                 document speaks of it.
         """
-        batch = self._encode_batch(texts, False, specials_in_text)
-        return [self._arrays(text, encoded) for text, encoded in zip(texts, batch, strict=True)]
+        if is_split_into_words:
+            return [self._arrays_of_words(words, specials_in_text) for words in texts]
+        whole = cast(Sequence[str], texts)
+        batch = self._encode_batch(whole, False, specials_in_text)
+        return [self._arrays(text, encoded) for text, encoded in zip(whole, batch, strict=True)]
 
     def decode(self, ids: Iterable[SupportsIndex], skip_special_tokens: bool = True) -> str:
         """The text of tokens.
@@ -313,6 +326,13 @@ class Tokenizer:
         return len(set(self._parts.backend.encode("a b", add_special_tokens=False).word_ids)) > 1
 
     @functools.cached_property
+    def _marks(self) -> Literal["cjk", "cjk and punctuation"] | None:
+        """Characters that are words of their own, though the pre-tokenizer does not split them."""
+        if self.kind == "byte_bpe":
+            return "cjk"
+        return "cjk and punctuation" if self.kind in ("unigram", "bpe") else None
+
+    @functools.cached_property
     def _starts_word(self) -> Bool[np.ndarray, " vocab"]:
         """Which tokens start a word by themselves: those with a space before them, and specials."""
         starts = np.zeros(self.vocab_size, bool)
@@ -373,12 +393,15 @@ class Tokenizer:
             raise
 
     def _encoding(self, text: str, encoded: Any) -> Encoding:
-        offsets, word_ids = encoded.offsets, encoded.word_ids
+        ids, offsets, word_ids = np.array(encoded.ids, np.int64), encoded.offsets, encoded.word_ids
         if self._holds_spaces:
-            is_space = self._is_space[encoded.ids]
-            offsets = as_pairs(trim(offset_array(offsets), text, is_space))
-        if not self._splits_words:
-            word_ids = number_words(encoded.ids, encoded.sequence_ids, self._starts_word)
+            offsets = as_pairs(trim(offset_array(offsets), text, self._is_space[ids]))
+        if self._marks or not self._splits_words:
+            own = np.array([sequence is not None for sequence in encoded.sequence_ids], bool)
+            words = [word_ids[i] for i in np.flatnonzero(own)]
+            starts = np.zeros(len(ids), bool)
+            starts[own] = self._word_starts(text, ids[own], offset_array(offsets)[own], words)
+            word_ids = number_words(encoded.sequence_ids, starts)
         return Encoding(
             encoded.ids, encoded.type_ids, offsets, word_ids, encoded.special_tokens_mask
         )
@@ -388,7 +411,30 @@ class Tokenizer:
         offsets = offset_array(encoded.offsets)
         if self._holds_spaces:
             offsets = trim(offsets, text, self._is_space[ids])
-        word_start = np.diff(np.array(encoded.word_ids, np.int64), prepend=-1) != 0
+        return EncodedArrays(ids, self._word_starts(text, ids, offsets, encoded.word_ids), offsets)
+
+    def _arrays_of_words(
+        self, words: Sequence[str], specials_in_text: SpecialsInText
+    ) -> EncodedArrays:
+        encoding = self.encode(
+            words,
+            add_special_tokens=False,
+            is_split_into_words=True,
+            specials_in_text=specials_in_text,
+        )
+        number = np.array(encoding.word_ids, np.int64)
+        begins = np.cumsum([0, *(len(word) + 1 for word in words)])
+        offsets = offset_array(encoding.offsets) + begins[number][:, None]
+        starts = np.diff(number, prepend=-1) != 0
+        return EncodedArrays(np.array(encoding.ids, np.uint32), starts, offsets)
+
+    def _word_starts(
+        self, text: str, ids: Any, offsets: Any, words: Sequence[int | None]
+    ) -> Bool[np.ndarray, " tokens"]:
+        """Which tokens of a text start a word, out of what the pre-tokenizer has split."""
+        starts = np.diff(np.array(words, np.int64), prepend=-1) != 0
         if not self._splits_words:
-            word_start |= self._starts_word[ids]
-        return EncodedArrays(ids, word_start, offsets)
+            starts |= self._starts_word[ids]
+        if self._marks:
+            starts |= starts_after_marks(offsets, text, self._is_space[ids], marks=self._marks)
+        return starts

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt32
+
+# Characters that are words of their own in BERT's splitter (google-research/bert, tokenization.py,
+# `_is_chinese_char` and `_is_punctuation`).
+_CJK = (
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+_ASCII_SYMBOLS = "$+<=>^`|~"  # beside the punctuation of Unicode
+_TABLE = 0x2FA20  # no such character lies above
 
 # All white space of Unicode lies below U+3001 (U+3000 is the last).
 _SPACES = np.array([chr(code).isspace() for code in range(0x3001)] + [False])
@@ -24,9 +35,11 @@ class Encoding:
         offsets: (start, end) in characters of the original text (of the given word, for pre-split
             words), without the spaces around the token; (0, 0) for tokens the tokenizer added.
         word_ids: Number of the token's word in its text, from 0; None for tokens the tokenizer
-            added. Words are what the pre-tokenizer splits (WordPiece: words and punctuation marks,
-            each CJK character; byte-level BPE: likewise, a space opens a word; unigram: what
-            stands between spaces), or the given words.
+            added. Words are the given ones, or else runs of letters and single punctuation marks
+            and CJK characters. In detail: WordPiece and byte-level BPE have the words their
+            pre-tokenizer splits (in the latter a space opens a word and marks in a row are one);
+            unigram splits at spaces, and at the marks; CJK characters are words of their own
+            everywhere, as far as tokens allow.
         special_mask: 1 for tokens the tokenizer added.
     """
 
@@ -150,30 +163,74 @@ def as_pairs(offsets: Int64[np.ndarray, "tokens 2"]) -> list[tuple[int, int]]:
 
 
 def number_words(
-    ids: Sequence[int], sequences: Sequence[int | None], starts_word: Bool[np.ndarray, " vocab"]
+    sequences: Sequence[int | None], starts: Bool[np.ndarray, " tokens"]
 ) -> list[int | None]:
     """Numbers words from 0, in each sequence anew.
 
     Args:
-        ids: Token ids.
         sequences: Which text of a pair each token is of; None: of none.
-        starts_word: Whether a token starts a word. (The first of a sequence does in any case.)
+        starts: Whether a token starts a word. (The first of a sequence does in any case.)
 
     Returns:
         The number of each token's word, None where the sequence is None.
     """
     words: list[int | None] = []
     numbers: dict[int, int] = {}
-    for i, sequence in zip(ids, sequences, strict=True):
+    for start, sequence in zip(starts.tolist(), sequences, strict=True):
         if sequence is None:
             words.append(None)
         else:
             first = sequence not in numbers
-            numbers[sequence] = 0 if first else numbers[sequence] + bool(starts_word[i])
+            numbers[sequence] = 0 if first else numbers[sequence] + start
             words.append(numbers[sequence])
     return words
 
 
+def starts_after_marks(
+    offsets: Int64[np.ndarray, "tokens 2"],
+    text: str,
+    is_space: Bool[np.ndarray, " tokens"],
+    *,
+    marks: Literal["cjk", "cjk and punctuation"],
+) -> Bool[np.ndarray, " tokens"]:
+    """Which tokens start a word because a mark stands before their start, or behind it.
+
+    A token that holds part of a character starts none inside it, and one behind a token of spaces
+    belongs to the word that the space opened.
+
+    Args:
+        offsets: Start and end of each token in the text, without spaces around it.
+        text: The text.
+        is_space: Which tokens are spaces alone.
+        marks: Characters that are words of their own.
+    """
+    starts = np.zeros(len(offsets), bool)
+    if len(offsets) < 2 or (marks == "cjk" and text.isascii()):
+        return starts
+    apart = _apart(marks)[np.minimum(_codes(text), _TABLE)]
+    (begin, end), last = offsets[1:].T, offsets[:-1, 1]
+    # Padded, for empty tokens at the text's ends.
+    at_start, at_end = np.append(apart, False), np.append(False, apart)
+    starts[1:] = (at_start[begin] & (end > begin)) | at_end[last]
+    starts[1:] &= (begin >= last) & ~is_space[:-1]
+    return starts
+
+
+@functools.cache
+def _apart(marks: Literal["cjk", "cjk and punctuation"]) -> Bool[np.ndarray, " codes"]:
+    table = np.zeros(_TABLE + 1, bool)
+    for low, high in _CJK:
+        table[low : high + 1] = True
+    if marks == "cjk and punctuation":
+        table[[ord(character) for character in _ASCII_SYMBOLS]] = True
+        for code in range(0x20000):  # no punctuation lies above
+            table[code] |= unicodedata.category(chr(code)).startswith("P")
+    return table
+
+
 def _find_spaces(text: str) -> Bool[np.ndarray, " characters"]:
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return _SPACES[np.minimum(codes, len(_SPACES) - 1)]
+    return _SPACES[np.minimum(_codes(text), len(_SPACES) - 1)]
+
+
+def _codes(text: str) -> UInt32[np.ndarray, " characters"]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)

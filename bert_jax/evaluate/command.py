@@ -8,16 +8,20 @@ from bert_jax.evaluate.pseudo_perplexity import pseudo_perplexity
 from bert_jax.evaluate.run import evaluate, load_run
 
 
-def evaluate_run(run_dir: Path, *, sentences: Path | None = None, step: int | None = None) -> str:
+def evaluate_run(
+    run_dir: Path, *, sentences: Path | None = None, step: int | None = None, average: int = 1
+) -> str:
     """Held-out scores of a run, and the pseudo-perplexity of given sentences.
 
     Args:
         run_dir: The run.
         sentences: A text file, one sentence a line; blank lines are passed over.
         step: Checkpoint; the newest by default.
+        average: Take the mean of this many of the last checkpoints.
     """
-    run = load_run(run_dir, step=step)
-    lines = [f"{run_dir}, step {run.step:,}", evaluate(run).sentence()]
+    run = load_run(run_dir, step=step, average=average)
+    mean = f", mean of the last {average} checkpoints" if average > 1 else ""
+    lines = [f"{run_dir}, step {run.step:,}{mean}", evaluate(run).sentence()]
     if sentences is not None:
         texts = [line.strip() for line in sentences.read_text("utf-8").splitlines() if line.strip()]
         if not texts:

@@ -11,23 +11,17 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 
 from bert_jax.config import load_config
-from bert_jax.data.store import Split, Store
+from bert_jax.data.frequencies import token_counts
+from bert_jax.data.store import Store
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.experiment import Experiment
 from bert_jax.models.heads import MaskedLM
 from bert_jax.models.model import EncoderModel
 from bert_jax.parallel.mesh import MeshShape, make_mesh
-from bert_jax.train.held_out import Scores, held_out, make_scorer, unigram_counts
-from bert_jax.train.initial import restored_params
-from bert_jax.train.inputs import (
-    SYNTHETIC,
-    eval_masking,
-    open_inputs,
-    run_objective,
-    validation_batches,
-)
-
-_BLOCK = 1 << 22  # tokens read at a time
+from bert_jax.train.average import averaged_run
+from bert_jax.train.held_out import Scores, held_out, make_scorer
+from bert_jax.train.inputs import eval_task, open_inputs, validation_batches
+from bert_jax.train.task import SYNTHETIC, is_run, restore_run, run_tokenizer
 
 
 @runtime_checkable
@@ -56,38 +50,43 @@ class Run:
 
     Attributes:
         experiment: What was run.
-        model: The module.
-        params: Parameters of one checkpoint, whole on one device.
+        model: The module that is kept: of replaced-token detection the discriminator, of a
+            distillation the student.
+        params: Its parameters of one checkpoint, whole on one device.
         tokenizer: Of the run; None for synthetic data.
         step: Step of the checkpoint.
+        whole: All parameters of the objective, those of a generator or teacher included.
     """
 
     experiment: Experiment
-    model: MaskedLM
+    model: EncoderModel
     params: Mapping[str, Any]
     tokenizer: Tokenizer | None
     step: int
+    whole: Mapping[str, Any]
 
 
-def load_run(run_dir: str | os.PathLike[str], *, step: int | None = None) -> Run:
+def load_run(run_dir: str | os.PathLike[str], *, step: int | None = None, average: int = 1) -> Run:
     """Opens a run directory on one device.
 
     Args:
         run_dir: Directory that `train` wrote.
         step: Checkpoint to read; the newest sound one by default.
+        average: Take the mean of this many of the last checkpoints.
 
     Raises:
-        ValueError: If the directory holds no run or no such checkpoint.
+        ValueError: If the directory holds no run or no such checkpoint, or not as many.
     """
     run_dir = Path(run_dir)
     experiment = load_config(run_dir)
-    model = MaskedLM(experiment.model)
-    params, step = restored_params(run_dir, model, step)
+    if average != 1 and step is not None:
+        raise ValueError(f"step is {step} and average {average}; give one of the two.")
+    restored = restore_run(run_dir, step) if average == 1 else averaged_run(run_dir, average)
+    task, whole, step = restored
     # The layout of a mesh of one device is dropped, so that the parameters work without a mesh.
-    params = jax.tree.map(jax.numpy.asarray, params)
-    directory = run_dir / "tokenizer"
-    tokenizer = Tokenizer.load(directory) if directory.exists() else None
-    return Run(experiment, model, params, tokenizer, step)
+    whole = jax.tree.map(jax.numpy.asarray, whole)
+    tokenizer = run_tokenizer(run_dir)
+    return Run(experiment, task.model, task.extract(whole), tokenizer, step, whole)
 
 
 def open_model(path: str | os.PathLike[str]) -> LanguageModel:
@@ -97,8 +96,14 @@ def open_model(path: str | os.PathLike[str]) -> LanguageModel:
         ValueError: If it holds none, or a model without a trained vocabulary head.
     """
     path = Path(path)
-    if (path / "checkpoints").is_dir() or not (path / "config.json").exists():
-        return load_run(path)
+    if is_run(path) or not (path / "config.json").exists():
+        run = load_run(path)
+        if not isinstance(run.model, MaskedLM):
+            raise ValueError(
+                f"{path} trained a {type(run.model).__name__}, which predicts no words; give the "
+                f"run of a masked language model."
+            )
+        return run
     from bert_jax.interop.huggingface import import_hf
 
     loaded = import_hf(path, model=MaskedLM)
@@ -111,7 +116,7 @@ def open_model(path: str | os.PathLike[str]) -> LanguageModel:
 
 
 def evaluate(run: Run, *, max_rows: int | None = None) -> Scores:
-    """Held-out masked cross-entropy of a run against the unigram floor of its training part.
+    """Held-out scores of a run, its cross-entropy against the unigram floor of its training part.
 
     The masks are fixed: twice the same number, and the same targets for every run over a store
     with the same packing and masking.
@@ -124,14 +129,9 @@ def evaluate(run: Run, *, max_rows: int | None = None) -> Scores:
     inputs = open_inputs(e)
     counts = None
     if e.data != SYNTHETIC:
-        train = Store.open(e.data).split("train")
-        counts = unigram_counts(_blocks(train), e.model.vocab_size)
+        counts = token_counts(Store.open(e.data).split("train"), e.model.vocab_size)
     with jax.set_mesh(make_mesh(MeshShape(), jax.devices()[:1])):
-        score = make_scorer(run.model, run_objective(e, inputs, eval_masking(e)))
+        task = eval_task(e, inputs)
+        score = make_scorer(task.objective, task.apply)
         rows = validation_batches(inputs, e, 1)
-        return held_out(score, run.params, rows, max_rows=max_rows, unigram_counts=counts)
-
-
-def _blocks(split: Split):
-    for start in range(0, split.num_tokens, _BLOCK):
-        yield split.read(start, min(start + _BLOCK, split.num_tokens))
+        return held_out(score, run.whole, rows, max_rows=max_rows, unigram_counts=counts)

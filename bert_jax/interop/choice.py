@@ -116,7 +116,9 @@ def _nearest(config: EncoderConfig, model: EncoderModel) -> str:
         return "albert"
     if isinstance(model, ReplacedTokenDetector) or config.embedding_size is not None:
         return "electra"
-    return "roberta" if isinstance(positions, LearnedPositions) and positions.offset else "bert"
+    if isinstance(positions, LearnedPositions) and positions.offset:
+        return "roberta"
+    return "bert" if config.type_vocab_size else "distilbert"  # which has no types
 
 
 def _sayable(config: EncoderConfig) -> tuple[EncoderConfig, tuple[str, ...]]:
@@ -191,6 +193,7 @@ def _rates(config: EncoderConfig) -> dict[str, float]:
         "dropout.embedding": d.on_embeddings,
         "dropout.attention_out": d.on_attention_out,
         "dropout.mlp_inner": d.mlp_inner,
+        "dropout.mlp_out": d.on_mlp_out,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 RelativeTerm = Literal["c2p", "p2c"]
+Direction = Literal["both", "left"]
 
 
 # ------------------------------------------------------------------------------------ positions
@@ -36,15 +37,18 @@ class LearnedPositions:
 
 @dataclass(frozen=True)
 class SinusoidalPositions:
-    """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5).
+    """Sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5).
 
     Attributes:
         max_length: Longest sequence the model is meant for; a bound for inputs, not a table size.
         theta: Base of the geometric series of wavelengths.
+        scale: ``fixed``: they are added as they are; ``learned``: times one number that is
+            trained, at first ``width ** -.5`` (crammed BERT; FLASH, arXiv:2202.10447).
     """
 
     max_length: int = 512
     theta: float = 10_000.0
+    scale: Literal["fixed", "learned"] = "fixed"
 
     def __post_init__(self) -> None:
         at_least("positions.max_length", self.max_length, 1)
@@ -126,6 +130,24 @@ class DisentangledPositions:
 
 
 @dataclass(frozen=True)
+class AlibiPositions:
+    """Scores that fall off linearly with the distance (ALiBi, arXiv:2108.12409; MosaicBERT).
+
+    The score of query i and key j is ``q_i.k_j / sqrt(head_dim) - slope |p_i - p_j|``, with one
+    fixed slope a head (`bert_jax.models.positions.alibi_slopes`) and p the position ids, the same
+    on both sides. There are no parameters.
+
+    Attributes:
+        max_length: Longest sequence the model is meant for; a bound for inputs, not a table size.
+    """
+
+    max_length: int = 512
+
+    def __post_init__(self) -> None:
+        at_least("positions.max_length", self.max_length, 1)
+
+
+@dataclass(frozen=True)
 class NoPositions:
     """No positions at all: a bag of tokens, or a convolution elsewhere tells the order.
 
@@ -140,7 +162,12 @@ class NoPositions:
 
 
 Positions = (
-    LearnedPositions | RotaryPositions | DisentangledPositions | SinusoidalPositions | NoPositions
+    LearnedPositions
+    | RotaryPositions
+    | DisentangledPositions
+    | SinusoidalPositions
+    | AlibiPositions
+    | NoPositions
 )
 
 
@@ -149,7 +176,15 @@ Positions = (
 
 @dataclass(frozen=True)
 class GlobalAttention:
-    """Every token sees its whole segment, in all layers."""
+    """Every token sees its whole segment, in all layers.
+
+    Attributes:
+        direction: ``both``: what precedes and what follows; ``left``: a token sees itself and what
+            precedes it in the row (causal language models). The parameters are the same, so a
+            model trained one way goes on the other way (CLM, then MLM: arXiv:2507.00994).
+    """
+
+    direction: Direction = "both"
 
 
 @dataclass(frozen=True)
@@ -160,10 +195,13 @@ class LocalAttention:
         window: Width of the window: ``window // 2`` tokens on each side are seen, and the token
             itself (128: 129 tokens).
         global_every: Layers 0, k, 2k, ... are global.
+        direction: As in `GlobalAttention`, in layers of both kinds: with ``left`` a window is the
+            ``window // 2`` tokens before a token, and itself.
     """
 
     window: int = 128
     global_every: int = 3
+    direction: Direction = "both"
 
     def __post_init__(self) -> None:
         at_least("attention.window", self.window, 2)
@@ -171,7 +209,7 @@ class LocalAttention:
 
     @property
     def radius(self) -> int:
-        """Tokens seen on each side."""
+        """Tokens seen on each side (of the left one, where ``direction`` is ``left``)."""
         return self.window // 2
 
 
@@ -228,11 +266,11 @@ class Biases:
     Attributes:
         attention: ``all``; ``none``; ``query_value``: all but keys, those of positions included
             (DeBERTa v1).
-        mlp: ``all`` or ``none``.
+        mlp: ``all``; ``none``; ``out``: only the map back to the residual stream (MosaicBERT).
     """
 
     attention: Literal["all", "query_value", "none"] = "all"
-    mlp: Literal["all", "none"] = "all"
+    mlp: Literal["all", "out", "none"] = "all"
 
 
 @dataclass(frozen=True)
@@ -286,6 +324,8 @@ class Dropout:
         embedding: After the embeddings, if not ``hidden``.
         attention_out: After the attention sub-layer, if not ``hidden``.
         mlp_inner: On the activations inside the feed-forward layer.
+        mlp_out: After the feed-forward sub-layer, if not ``hidden`` (MosaicBERT has it inside
+            instead).
     """
 
     hidden: float = 0.1
@@ -293,9 +333,10 @@ class Dropout:
     embedding: float | None = None
     attention_out: float | None = None
     mlp_inner: float = 0.0
+    mlp_out: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "attention", "embedding", "attention_out", "mlp_inner"):
+        for name in ("hidden", "attention", "embedding", "attention_out", "mlp_inner", "mlp_out"):
             rate = getattr(self, name)
             if rate is not None and not 0 <= rate < 1:
                 raise ValueError(f"dropout.{name} is {rate}; a rate lies in [0, 1).")
@@ -309,6 +350,11 @@ class Dropout:
     def on_attention_out(self) -> float:
         """Rate after the attention sub-layer."""
         return self.hidden if self.attention_out is None else self.attention_out
+
+    @property
+    def on_mlp_out(self) -> float:
+        """Rate after the feed-forward sub-layer."""
+        return self.hidden if self.mlp_out is None else self.mlp_out
 
 
 # -------------------------------------------------------------------------------- initial values
@@ -324,10 +370,15 @@ class TruncatedNormal:
         std: Standard deviation before the cut.
         residual: ``by_depth``: maps back to the residual stream start at ``std / sqrt(2 L)``
             (Megatron, ModernBERT); ``same``.
+        outer: The projection of factorised embeddings and a detector's last map: ``glorot``:
+            uniform in ``sqrt(6 / (inputs + outputs))``, which is what TensorFlow gives maps
+            whose start is left open, as google-research/electra leaves these two
+            (model/modeling.py, run_pretraining.py); ``same``.
     """
 
     std: float = 0.02
     residual: Literal["same", "by_depth"] = "same"
+    outer: Literal["same", "glorot"] = "same"
 
 
 @dataclass(frozen=True)

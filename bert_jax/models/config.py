@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.models.axes import (
     Activation,
+    AlibiPositions,
     AttentionPattern,
     Biases,
     Convolution,
+    Direction,
     DisentangledPositions,
     Dropout,
     GlobalAttention,
@@ -34,10 +37,12 @@ from bert_jax.models.axes import (
 
 __all__ = [
     "Activation",
+    "AlibiPositions",
     "AttentionPattern",
     "Biases",
     "ComputeDtype",
     "Convolution",
+    "Direction",
     "DisentangledPositions",
     "Dropout",
     "EncoderConfig",
@@ -170,6 +175,16 @@ class EncoderConfig:
             raise ValueError(
                 "local attention does not go with disentangled positions; use rotary ones."
             )
+        if local and isinstance(self.positions, AlibiPositions):
+            raise ValueError(
+                "local attention does not go with ALiBi positions, whose bias its blocks do not "
+                "take; use rotary ones, or global attention."
+            )
+        if self.attention.direction == "left" and self.convolution is not None:
+            raise ValueError(
+                "attention.direction 'left' does not go with the convolution, which also reads "
+                "the tokens that follow; leave the convolution out."
+            )
         if self.sharing is not None:
             if local or self.norm.skip_first or self.convolution is not None:
                 raise ValueError(
@@ -185,10 +200,12 @@ class EncoderConfig:
             and self.positions.at_input == "none"
             and self.num_layers >= 2
             and self.sharing is None
+            and self.norm.placement == "post"
         ):
             raise ValueError(
                 "heads.vocabulary.mask_decoder 'enhanced' needs disentangled positions without "
-                "absolute ones at the input, and two layers of their own or more."
+                "absolute ones at the input, norm placement 'post', and two layers of their own "
+                "or more."
             )
         vocabulary = self.heads.vocabulary
         plain = vocabulary.decoder == "tied" and vocabulary.transform == "none"
@@ -219,6 +236,18 @@ class EncoderConfig:
         start = self.initializer
         if isinstance(start, TruncatedNormal) and start.residual == "by_depth":
             return TruncatedNormal(start.std * (2 * self.num_layers) ** -0.5)
+        return start
+
+    def outer_initializer(self, inputs: int, outputs: int) -> Initializer:
+        """Distribution of a map outside the layers that stands at TensorFlow's default in ELECTRA.
+
+        Args:
+            inputs: Input width of the map.
+            outputs: Its output width.
+        """
+        start = self.initializer
+        if isinstance(start, TruncatedNormal) and start.outer == "glorot":
+            return Uniform(math.sqrt(6 / (inputs + outputs)))
         return start
 
     @property

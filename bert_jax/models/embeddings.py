@@ -30,8 +30,24 @@ def has_position_table(config: EncoderConfig) -> bool:
     return isinstance(positions, LearnedPositions)
 
 
+class Factor(nn.Module):
+    """One number that is trained and multiplies what it is given.
+
+    Attributes:
+        start: Its initial value.
+    """
+
+    start: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """``x`` times the number."""
+        start = jnp.full((1,), self.start, jnp.float32, out_sharding=specs.spec(None))
+        return x * self.param("scale", lambda _: start)
+
+
 class Embeddings(nn.Module):
-    """Token, type and position tables, summed in float32; norm, dropout, projection.
+    """Tokens, types and positions, summed in float32; norm, dropout, projection.
 
     Attributes:
         config: Of the encoder.
@@ -51,13 +67,16 @@ class Embeddings(nn.Module):
         if has_position_table(c):
             rows = c.positions.max_length + offset
             self.position = Table(rows, c.table_size, c.initializer, zero_row=zero_position)
+        if isinstance(c.positions, SinusoidalPositions) and c.positions.scale == "learned":
+            self.position = Factor(c.table_size**-0.5)
         if c.type_vocab_size:
             self.type = Table(c.type_vocab_size, c.table_size, c.initializer)
         if c.norm.on_embeddings:
             self.norm = norm_layer(c.norm)
         if c.embedding_size is not None:
             bias = c.embedding_projection == "after_norm"
-            self.projection = Dense(c.hidden_size, c.initializer, bias=bias)
+            start = c.outer_initializer(c.embedding_size, c.hidden_size)
+            self.projection = Dense(c.hidden_size, start, bias=bias)
 
     def __call__(
         self,
@@ -78,7 +97,8 @@ class Embeddings(nn.Module):
         if segment_ids is not None:
             x = _taught(x, ids != c.pad_id)
         if isinstance(c.positions, SinusoidalPositions):
-            x = x + sinusoids(position_ids, c.table_size, c.positions.theta)
+            waves = sinusoids(position_ids, c.table_size, c.positions.theta)
+            x = x + (self.position(waves) if c.positions.scale == "learned" else waves)
         if isinstance(c.positions, LearnedPositions) or (
             isinstance(c.positions, DisentangledPositions) and c.positions.at_input == "absolute"
         ):

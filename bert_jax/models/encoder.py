@@ -9,7 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models.config import DisentangledPositions, EncoderConfig, RotaryPositions
+from bert_jax.models.config import (
+    AlibiPositions,
+    DisentangledPositions,
+    EncoderConfig,
+    RotaryPositions,
+)
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layer import (
     Context,
@@ -21,7 +26,7 @@ from bert_jax.models.layer import (
 from bert_jax.models.layers import Table, norm_layer
 from bert_jax.models.positions import default_position_ids, rotary_angles
 from bert_jax.models.stack import LayerStack
-from bert_jax.ops.attention import row_mask, segment_mask
+from bert_jax.ops.attention import left_mask, row_mask, segment_mask
 from bert_jax.ops.dropout import DropoutSeed
 
 Captured = Literal["hidden_states", "attentions"]
@@ -123,10 +128,12 @@ class Encoder(nn.Module):
             relative = table.whole()
             if p.norm == "layer":
                 relative = norm_layer(c.norm, "relative_norm")(relative)
-        mask = segment_mask
-        if self.padding == "transformers" and not isinstance(p, DisentangledPositions):
-            mask = row_mask
-        return Context(segment_ids, mask(segment_ids), rotation, local_rotation, relative)
+        whole = self.padding == "transformers" and not isinstance(p, DisentangledPositions)
+        mask = row_mask(segment_ids) if whole else segment_mask(segment_ids)
+        if c.attention.direction == "left":
+            mask = mask & left_mask(segment_ids.shape[1])
+        places = position_ids if isinstance(p, AlibiPositions) else None
+        return Context(segment_ids, mask, rotation, local_rotation, relative, places)
 
     def _stored(self, layer: Layer, x, context: Context) -> dict[str, Any]:
         """Parameters of all layers, stacked along a first axis."""

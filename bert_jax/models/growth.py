@@ -33,6 +33,7 @@ Index = Int[np.ndarray, "new"]
 _AXES: dict[str, tuple[str, ...]] = {
     "embeddings/word/embedding": ("vocabulary", "table"),
     "embeddings/position/embedding": ("position", "table"),
+    "embeddings/position/scale": ("factor",),
     "embeddings/type/embedding": ("type", "table"),
     "embeddings/norm/scale": ("embedded",),
     "embeddings/norm/bias": ("embedded",),

@@ -60,10 +60,11 @@ class MaskedLM(EncoderModel):
             width = x.shape[-1]
             own = Table(c.padded_vocab_size, width, c.initializer, specs.TENSOR, name="decoder")
             table = own.whole()
-        rows = (c.padded_vocab_size,)
-        bias = specs.zeros(rows, jnp.float32, specs.TENSOR)
         if head.decoder_bias:
-            bias = self.param("head_bias", lambda _: bias)
+            rows = (c.padded_vocab_size,)
+            bias = self.param("head_bias", lambda _: specs.zeros(rows, jnp.float32, specs.TENSOR))
+        else:
+            bias = jnp.zeros_like(table[:, 0])  # laid out, and varying, as the table is
         if targets is None:
             logits = project(x, table, bias, c.vocab_size)
             logits = specs.constrain(logits, specs.BATCH, None, None)
@@ -120,7 +121,8 @@ class ReplacedTokenDetector(EncoderModel):
         if c.heads.detector == "token_and_context":
             x = norm_layer(c.norm, "detector_norm")(x + x[:, :1])
         x = activate(c.activation, Dense(c.hidden_size, c.initializer, name="detector_dense")(x))
-        scores = Dense(1, c.initializer, name="detector")(x).astype(jnp.float32)
+        start = c.outer_initializer(c.hidden_size, 1)
+        scores = Dense(1, start, name="detector")(x).astype(jnp.float32)
         return {"logits": jax.lax.index_in_dim(scores, 0, axis=2, keepdims=False)}
 
 

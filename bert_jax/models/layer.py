@@ -10,9 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models.config import DisentangledPositions, EncoderConfig, LocalAttention
+from bert_jax.models.config import (
+    DisentangledPositions,
+    EncoderConfig,
+    LocalAttention,
+)
 from bert_jax.models.layers import Dense, activate, norm_layer
-from bert_jax.models.positions import rotate
+from bert_jax.models.positions import alibi_bias, rotate
 from bert_jax.ops.attention import attention, attention_probabilities, window_mask
 from bert_jax.ops.disentangled import disentangled_bias, relative_buckets
 from bert_jax.ops.dropout import DropoutSeed, dropout
@@ -50,6 +54,7 @@ class Context(NamedTuple):
         rotation: Cosines and sines of rotary positions in global layers, or None.
         local_rotation: The same in local layers.
         relative: Table of relative positions, normed, or None.
+        position_ids: Positions, where scores depend on distances (ALiBi), or None.
     """
 
     segment_ids: Int[Array, "batch length"]
@@ -57,6 +62,7 @@ class Context(NamedTuple):
     rotation: Rotation | None = None
     local_rotation: Rotation | None = None
     relative: Float[Array, "rows d"] | None = None
+    position_ids: Int[Array, "batch length"] | None = None
 
 
 class Layer(nn.Module):
@@ -97,12 +103,12 @@ class Layer(nn.Module):
             attended, maps = self._attention(stream, x, context, seed)
             stream = norm_layer(norm, "attention_norm")(stream + attended)
             return norm_layer(norm, "mlp_norm")(stream + self._mlp(stream, seed)), maps
-        normed, keys = stream, x
+        # A config with the mask decoder is post-norm, so queries come from ``x`` here.
+        assert query is None
+        normed = stream
         if self.kind.attention_norm:
-            module = norm_layer(norm, "attention_norm")
-            normed = module(stream)
-            keys = normed if query is None else module(x)
-        attended, maps = self._attention(normed, keys, context, seed)
+            normed = norm_layer(norm, "attention_norm")(stream)
+        attended, maps = self._attention(normed, normed, context, seed)
         stream = stream + attended
         return stream + self._mlp(norm_layer(norm, "mlp_norm")(stream), seed), maps
 
@@ -126,6 +132,9 @@ class Layer(nn.Module):
         if isinstance(c.positions, DisentangledPositions):
             scale = (c.head_dim * (1 + len(c.positions.terms))) ** -0.5
             bias = scale * self._relative_bias(query, key, contents, bias_of, context, seed)
+        if context.position_ids is not None:
+            # Made anew in every layer: cheap, and fused with the softmax instead of stored.
+            bias = alibi_bias(context.position_ids, c.num_heads)
         context_vectors, shares = self._attend(query, key, value, context, scale, bias, seed)
         merged = specs.reshape(
             context_vectors.transpose(0, 2, 1, 3), x.shape, specs.BATCH, None, specs.TENSOR
@@ -147,7 +156,8 @@ class Layer(nn.Module):
             if blocked and not pairs:
                 return local_attention(
                     query, key, value, context.segment_ids,
-                    radius=radius, dropout_rate=rate, seed=seed, site=ATTENTION_SITE,
+                    radius=radius, direction=c.attention.direction,
+                    dropout_rate=rate, seed=seed, site=ATTENTION_SITE,
                 ), None  # fmt: skip
             mask = mask & window_mask(mask.shape[-1], radius)
         empty = "zero"
@@ -200,14 +210,15 @@ class Layer(nn.Module):
     def _mlp(self, x, seed):
         c = self.config
         bias = c.biases.mlp == "all"
+        out_bias = c.biases.mlp != "none"
         inner = Dense(c.intermediate_size, c.initializer, "out", bias, name="mlp_in")(x)
         inner = activate(c.activation, inner)
         if c.mlp == "gated":
             gate = Dense(c.intermediate_size, c.initializer, "out", bias, name="mlp_gate")(x)
             inner = inner * gate
         inner = dropout(inner, c.dropout.mlp_inner, seed, MLP_INNER_SITE)
-        out = Dense(c.hidden_size, c.residual_initializer, "in", bias, name="mlp_out")(inner)
-        return dropout(out, c.dropout.hidden, seed, MLP_OUT_SITE)
+        out = Dense(c.hidden_size, c.residual_initializer, "in", out_bias, name="mlp_out")(inner)
+        return dropout(out, c.dropout.on_mlp_out, seed, MLP_OUT_SITE)
 
 
 class NeighbourConvolution(nn.Module):

@@ -1,11 +1,13 @@
-"""Where a token stands: default position ids, sinusoids, rotary embeddings of queries and keys."""
+"""Where a token stands: default position ids, sinusoids, rotary embeddings, linear biases."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Float32, Int
 
 from bert_jax.models.config import LearnedPositions, Positions
+from bert_jax.parallel import specs
 
 
 def default_position_ids(
@@ -63,3 +65,35 @@ def rotate(
         [first * cosine - second * sine, second * cosine + first * sine], axis=-1
     )
     return turned.astype(x.dtype)
+
+
+def alibi_slopes(num_heads: int) -> Float[np.ndarray, "heads"]:
+    """How steeply the scores of every head fall with the distance, float64.
+
+    For a power of two n the geometric series ``2 ** (-8 i / n)``, i = 1 ... n. Otherwise the series
+    of the power of two below, followed by every second entry, from the first on, of the series of
+    twice that (ofirpress/attention_with_linear_biases, ``get_slopes``; mosaicml/examples,
+    bert_layers.py): 12 heads have 2**-1 ... 2**-8, then 2**-.5, 2**-1.5, 2**-2.5, 2**-3.5.
+    """
+
+    def series(count: int) -> Float[np.ndarray, "count"]:
+        return 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
+
+    below = 1 << (num_heads.bit_length() - 1)
+    return np.concatenate([series(below), series(2 * below)[::2][: num_heads - below]])
+
+
+def alibi_bias(
+    position_ids: Int[Array, "batch length"], num_heads: int
+) -> Float32[Array, "batch heads length length"]:
+    """``-slope |p_i - p_j|``: what is added to the scaled score of query i and key j.
+
+    In float32: bfloat16 would merge distances from 256 on.
+
+    Args:
+        position_ids: Positions; packed documents count their own.
+        num_heads: Heads, each with its slope.
+    """
+    slopes = specs.constrain(jnp.asarray(alibi_slopes(num_heads), jnp.float32), specs.TENSOR)
+    apart = jnp.abs(position_ids[:, :, None] - position_ids[:, None, :]).astype(jnp.float32)
+    return -slopes[None, :, None, None] * apart[:, None]

@@ -3,31 +3,56 @@
     corrupt(key, step, batch) -> batch                          on the device, example by example
     stage.loss(apply, params, batch, key, frozen) -> {name: (sum, weight)}
 
-A *sum* is differentiated; a *weight* never depends on parameters. The train step first adds the
-weights W_i of the whole global batch, then accumulates the gradient of ``sum_i c_i S_i / W_i``.
-So microbatches, devices and several denominators are exact, and no mean of means exists.
-Stages run one after the other in a step, each on its own subset of the parameters, with its own
-optimizer; a later stage sees the parameters its predecessors have just updated.
+A *sum* is differentiated; a *weight* never depends on parameters. Both have one number a row of the
+batch, from which held-out scores get their standard errors. The train step first adds the weights
+W_i of the whole global batch, then accumulates the gradient of ``sum_i c_i S_i / W_i``. So
+microbatches, devices and several denominators are exact, and no mean of means exists. Stages run
+one after the other in a step, each on its own subset of the parameters, with its own optimizer; a
+later stage sees the parameters its predecessors have just updated, and what their losses have
+`Passed` on.
+
+An objective as data (`ObjectiveConfig`, a field of the experiment) makes a `Task`: the objective
+together with the parameters it needs, and the model among them that is kept in the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.flops import forward_flops
+from bert_jax.models.model import EncoderModel
 from bert_jax.models.paths import by_path, from_paths
+from bert_jax.objectives.masking import Masking, SpecialIds
 
 Batch = Mapping[str, Array]
 Params = Mapping[str, Any]
-Sums = dict[str, tuple[Float[Array, ""], Float[Array, ""]]]
+Sum = Float[Array, ""] | Float[Array, "rows"]
+Sums = dict[str, tuple[Sum, Sum]]
 Apply = Callable[..., Any]
-Loss = Callable[[Apply, Params, Batch, jax.Array | None, Params], Sums]
+
+
+class Passed(NamedTuple):
+    """What a loss may return instead of sums alone.
+
+    Attributes:
+        sums: As otherwise.
+        batch: Arrays with one entry a row, which join the batch of the later stages of the step.
+    """
+
+    sums: Sums
+    batch: dict[str, Array]
+
+
+Loss = Callable[[Apply, Params, Batch, jax.Array | None, Params], Sums | Passed]
 
 
 @runtime_checkable
@@ -88,6 +113,120 @@ class Objective(Protocol):
     def corrupt(self, key: jax.Array, step: jax.Array, batch: Batch) -> Batch:
         """Builds inputs and targets; a function of key, step and each example's own index."""
         ...
+
+
+def _nothing_trained(source: str) -> tuple[EncoderConfig, Callable[[], Params]]:
+    raise ValueError(f"this setting has no access to {source}; give it a function `trained`.")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an objective is made for.
+
+    Attributes:
+        model: The encoder that is trained.
+        masking: Masking policy.
+        special: Special ids of the vocabulary.
+        vocab_size: Entries of the vocabulary that texts can have.
+        total_steps: Steps of the run, for policies that change over it.
+        token_counts: Frequency of every id in the training data; None where it is not known
+            (synthetic data), or was not asked for.
+        trained: Gives the encoder of a model trained before, and a function that reads its
+            parameters as those of a `MaskedLM`.
+    """
+
+    model: EncoderConfig
+    masking: Masking
+    special: SpecialIds
+    vocab_size: int
+    total_steps: int = 1
+    token_counts: Int[np.ndarray, "vocab"] | None = None
+    trained: Callable[[str], tuple[EncoderConfig, Callable[[], Params]]] = _nothing_trained
+
+
+def _same(params: Params) -> Any:
+    return params
+
+
+def _only(model_params: Params, params: Params) -> Any:
+    del params
+    return model_params
+
+
+@dataclass(frozen=True)
+class Task:
+    """An objective, the parameters it works on, and the model that comes out.
+
+    Attributes:
+        objective: Corruption and stages.
+        model: What is kept: its parameters are exported, evaluated and fine-tuned.
+        init: ``init(key)``: all parameters, laid out on the mesh in force; traceable.
+        apply: What the stages' losses call.
+        flops: ``flops(rows, length)``: operations of a step's matrix products, of all models and
+            stages, as `bert_jax.models.flops.model_flops_per_step` counts them.
+        extract: The parameters of ``model`` out of all parameters.
+        insert: ``insert(model_params, params)``: all parameters, with ``model`` as given.
+        start: Completes the parameters of a fresh run on the host: a teacher's, say.
+    """
+
+    objective: Objective
+    model: EncoderModel
+    init: Callable[[jax.Array], dict[str, Any]]
+    apply: Apply
+    flops: Callable[[int, int], float]
+    extract: Callable[[Params], Any] = _same
+    insert: Callable[[Params, Params], Any] = _only
+    start: Callable[[Any], Any] = _same
+
+
+@runtime_checkable
+class ObjectiveConfig(Protocol):
+    """An objective as data."""
+
+    def task(self, setting: Setting) -> Task:
+        """The objective for a setting."""
+        ...
+
+
+def simple_task(model: EncoderModel, objective: Objective) -> Task:
+    """The task of an objective that trains one model and needs nothing beside it.
+
+    Operations are counted as three forward passes of the encoder; heads are left out.
+
+    Args:
+        model: What is trained and kept; the losses call its ``apply``.
+        objective: Corruption and stages.
+    """
+
+    def init(key: jax.Array) -> dict[str, Any]:
+        variables: Any = model.init(key)
+        return variables["params"]
+
+    def flops(rows: int, length: int) -> float:
+        return 3.0 * rows * forward_flops(model.config, length)
+
+    return Task(objective, model, init, model.apply, flops)
+
+
+def row_keys(key: jax.Array, batch: Batch) -> jax.Array:
+    """A key a row: ``key`` folded with the row's global example index.
+
+    Where the data asks for fixed masks, with ``mask_ids``: the number of the row in the corpus, so
+    that a row is masked in the same way each time it comes.
+    """
+    index = batch.get("mask_ids", batch["example_ids"])
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+
+
+def row_sums(values: Float[Array, "rows slots"], weights: Float[Array, "rows slots"]) -> Any:
+    """``values`` weighted, and the weights, summed over each row."""
+    return jnp.sum(values * weights, axis=-1), jnp.sum(weights, axis=-1)
+
+
+def split_passed(result: Sums | Passed) -> Passed:
+    """What a loss returned, in its longer form, with sums over the batch where it gave rows."""
+    sums, batch = result if isinstance(result, Passed) else (result, {})
+    return Passed({n: (jnp.sum(s), jnp.sum(w)) for n, (s, w) in sums.items()}, batch)
 
 
 def select(params: Params, trains: Callable[[str], bool]) -> tuple[dict, dict]:

@@ -1,4 +1,4 @@
-"""Bidirectional attention: boolean masks, float32 softmax, a defined result for empty rows."""
+"""Attention: boolean masks, float32 softmax, a defined result for empty rows."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from bert_jax.parallel import specs
 # ones too, as in libraries that fill masked scores with the smallest float (``uniform``) or add it
 # to them (``added``: the scores are lost in it, but still get a gradient).
 Empty = Literal["zero", "uniform", "added"]
+# Which keys a query may see: those on both sides, or none that follows it (causal).
+Direction = Literal["both", "left"]
 
 
 def segment_mask(segment_ids: Int[Array, "batch length"]) -> Bool[Array, "batch 1 length length"]:
@@ -47,15 +49,24 @@ def window_mask(length: int, radius: int) -> Bool[np.ndarray, "length length"]:
     return np.abs(places[:, None] - places) <= radius
 
 
+def left_mask(length: int) -> Bool[np.ndarray, "length length"]:
+    """Pairs of places whose key does not follow the query: what a causal model may see."""
+    places = np.arange(length)
+    return places[:, None] >= places
+
+
 def local_mask(
-    segment_ids: Int[Array, "batch length"], radius: int
+    segment_ids: Int[Array, "batch length"], radius: int, direction: Direction = "both"
 ) -> Bool[Array, "batch 1 length length"]:
     """`segment_mask` within a window: query i sees key j only if ``|i - j| <= radius``.
 
-    Distances are counted in places of the row. The mask holds ``length ** 2`` cells; long rows
-    take `bert_jax.ops.local_attention`, which holds none.
+    With ``direction`` ``left`` only if ``j <= i`` too. Distances are counted in places of the row.
+    The mask holds ``length ** 2`` cells; long rows take `bert_jax.ops.local_attention`, which holds
+    none.
     """
-    return segment_mask(segment_ids) & window_mask(segment_ids.shape[1], radius)
+    length = segment_ids.shape[1]
+    seen = segment_mask(segment_ids) & window_mask(length, radius)
+    return seen & left_mask(length) if direction == "left" else seen
 
 
 def masked_softmax(

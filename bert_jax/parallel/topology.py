@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.parallel import specs
 from bert_jax.parallel.mesh import MeshShape, make_mesh
@@ -113,46 +113,37 @@ def _parse(topology: str) -> tuple[str, tuple[int, ...]]:
 
 
 def abstract_batch(
-    batch_size: int,
-    microbatches: int,
-    seq_length: int,
-    mesh: jax.sharding.Mesh,
-    *,
-    words: bool = False,
+    batch_size: int, microbatches: int, example: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and layouts of a batch of packed rows, as `bert_jax.parallel.mesh.put_batch` makes it.
+    """Shapes and layouts of a batch, as `bert_jax.parallel.mesh.put_batch` makes it.
 
     Args:
         batch_size: Rows a step.
         microbatches: Pieces of it.
-        seq_length: Tokens a row.
+        example: A batch of any number of rows: which arrays there are, their types and lengths.
         mesh: Whose batch axes split the rows.
-        words: Whether rows carry word ids (masking of whole words).
     """
     rows = (microbatches, batch_size // microbatches)
     sharding = jax.NamedSharding(mesh, jax.P(None, specs.BATCH))
-    names = ["input_ids", "segment_ids", "position_ids"] + ["word_ids"] * words
-    batch = {
-        name: jax.ShapeDtypeStruct((*rows, seq_length), jnp.int32, sharding=sharding)
-        for name in names
+    return {
+        name: jax.ShapeDtypeStruct((*rows, *array.shape[1:]), array.dtype, sharding=sharding)
+        for name, array in example.items()
     }
-    return batch | {"example_ids": jax.ShapeDtypeStruct(rows, jnp.uint32, sharding=sharding)}
 
 
 def compile_train_step(
-    step: Callable[[Any, Any], Any],
-    state: Any,
-    batch: Any,
+    step: Callable[..., Any],
+    arguments: tuple[Any, ...],
     mesh: jax.sharding.Mesh,
     *,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> jax.stages.Compiled:
-    """Compiles ``step(state, batch)``, the state donated, without an array being made.
+    """Compiles ``step(*arguments)``, the first donated, without an array being made.
 
     Args:
         step: As `bert_jax.train.step.make_train_step` builds it.
-        state: Shapes and layouts, as `bert_jax.train.state.abstract_state` gives them.
-        batch: The same of the batch, as `abstract_batch`.
+        arguments: State, batch and pace: shapes and layouts, as
+            `bert_jax.train.state.abstract_state` and `abstract_batch` give them, or values.
         mesh: Of described or of present devices.
         compiler_options: XLA's, by name; ``{"optimization_level": 9}`` is O0: a third of the time,
             a little more memory, the same reductions.
@@ -162,5 +153,5 @@ def compile_train_step(
         cannot be called.
     """
     with jax.set_mesh(mesh):
-        lowered = jax.jit(step, donate_argnums=0).lower(state, batch)
+        lowered = jax.jit(step, donate_argnums=0).lower(*arguments)
         return lowered.compile(dict(compiler_options) if compiler_options else None)

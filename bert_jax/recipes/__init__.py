@@ -1,6 +1,8 @@
 """Published encoders and recipes, one file a family; every number stands beside its source.
 
-`preset` gives the shape of an encoder, `recipe` a whole pre-training run.
+`preset` gives the shape of an encoder, `recipe` a pre-training run (a phase of it), `published` all
+of it: phases, sources, scores, and what differs from the source. `bert_jax.recipes.checks` holds
+them against numbers written out by hand.
 """
 
 from __future__ import annotations
@@ -14,18 +16,62 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.recipes import (
     albert,
     bert,
+    crammed,
     deberta,
     distilbert,
     electra,
+    ettin,
     modernbert,
+    mosaicbert,
     neobert,
     nomic_bert,
     roberta,
+    wettig,
 )
+from bert_jax.recipes.record import Recipe, Score
 
-_RECIPES: dict[str, Callable[[], Experiment]] = {
-    "bert-base": bert.bert_base,
-    "roberta-base": roberta.roberta_base,
+__all__ = [
+    "Recipe",
+    "Score",
+    "list_presets",
+    "list_recipes",
+    "preset",
+    "published",
+    "recipe",
+]
+
+_bind = functools.partial
+
+_RECIPES: dict[str, Callable[[], Recipe]] = {
+    **{f"bert-{size}": _bind(bert.bert_recipe, size) for size in bert.SIZES},
+    "bert-base-wwm": _bind(bert.bert_recipe, "base", "word"),
+    "bert-large-wwm": _bind(bert.bert_recipe, "large", "word"),
+    **{f"roberta-{size}": _bind(roberta.roberta_recipe, size) for size in roberta.SIZES},
+    "roberta-base-fairseq": roberta.roberta_fairseq_recipe,
+    **{
+        f"albert-{size}-v{version}": _bind(albert.albert_recipe, size, version)
+        for version in (1, 2)
+        for size in albert.SIZES
+    },
+    "distilbert-base": distilbert.distilbert_recipe,
+    **{f"electra-{size}": _bind(electra.electra_recipe, size) for size in electra.SIZES},
+    "electra-small-owt": _bind(electra.electra_recipe, "small", "owt"),
+    **{f"deberta-v3-{size}": _bind(deberta.deberta_v3_recipe, size) for size in deberta.V3_SIZES},
+    **{
+        f"deberta-v3-{size}-paper": _bind(deberta.deberta_v3_recipe, size, "paper")
+        for size in ("small", "base", "large")
+    },
+    "modernbert-base": modernbert.modernbert_base,
+    "modernbert-large": modernbert.modernbert_large,
+    **{
+        f"ettin-{size}": _bind(ettin.ettin_recipe, size)
+        for size in ("17m", "32m", "68m", "150m", "400m")
+    },
+    "mosaicbert-base": mosaicbert.mosaicbert_recipe,
+    "neobert": neobert.neobert_recipe,
+    "neobert-paper": _bind(neobert.neobert_recipe, "paper"),
+    "crammed-bert": crammed.crammed_recipe,
+    "wettig-40": wettig.wettig_recipe,
 }
 
 
@@ -48,27 +94,51 @@ _PRESETS: dict[str, Callable[[], EncoderConfig]] = {
     **_sizes("deberta-v3-{}", deberta.deberta_v3_encoder, deberta.V3_SIZES),
     **_sizes("deberta-v3-{}-generator", deberta.deberta_v3_generator, deberta.V3_SIZES),
     **_sizes("modernbert-{}", modernbert.modernbert_encoder, modernbert.SIZES),
-    **_sizes("ettin-{}", modernbert.ettin_encoder, modernbert.ETTIN_SIZES),
+    **_sizes("ettin-{}", ettin.ettin_encoder, ettin.SIZES),
     "neobert": neobert.neobert_encoder,
     "nomic-bert": nomic_bert.nomic_bert_encoder,
+    "mosaicbert-base": mosaicbert.mosaicbert_encoder,
+    "crammed-bert": crammed.crammed_encoder,
+    "wettig-large": wettig.wettig_encoder,
 }
 
 
 def list_recipes() -> tuple[str, ...]:
-    """Names that `recipe` knows."""
+    """Names that `recipe` and `published` know."""
     return tuple(_RECIPES)
 
 
-def recipe(name: str) -> Experiment:
-    """The published recipe ``name`` as an experiment over synthetic data.
-
-    Give it data with ``dataclasses.replace(recipe(name), data="my-store")``.
+def published(name: str) -> Recipe:
+    """The published recipe ``name``: all its phases, sources, scores, deviations.
 
     Raises:
         ValueError: For an unknown name, with the nearest known one.
     """
     _check_known("recipe", name, _RECIPES)
     return _RECIPES[name]()
+
+
+def recipe(name: str, phase: int = 1) -> Experiment:
+    """A phase of the published recipe ``name`` as an experiment over synthetic data.
+
+    Give it data with ``dataclasses.replace(recipe(name), data="my-store")``. A later phase must
+    also be told the run of the phase before it: ``init_from``.
+
+    Args:
+        name: One of `list_recipes`; ``bert-base:2`` names its second phase.
+        phase: Number of the phase, from 1, where the name has none.
+
+    Raises:
+        ValueError: For an unknown name, with the nearest known one, or a phase that is not there.
+    """
+    base, colon, number = name.partition(":")
+    whole = published(base)
+    if colon and not number.isdecimal():
+        raise ValueError(
+            f"{name!r} names no phase; write {base}:1"
+            + (f" to {base}:{len(whole.phases)}." if len(whole.phases) > 1 else ".")
+        )
+    return whole.phase(int(number) if colon else phase)
 
 
 def list_presets() -> tuple[str, ...]:

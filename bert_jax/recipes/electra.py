@@ -1,9 +1,17 @@
-"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): discriminators and their generators."""
+"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): discriminators and their generators.
+
+The numbers are those of google-research/electra; a name without a file is a flag of
+configure_pretraining.py. Of the published scores only those of Small-OWT and Large belong to runs
+described here: the released small and base models are Small++ and Base++.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal, NamedTuple
 
+from bert_jax.data.pairs import Pairs
+from bert_jax.experiment import Evaluation, Experiment
 from bert_jax.models.config import (
     Dropout,
     EncoderConfig,
@@ -14,6 +22,11 @@ from bert_jax.models.config import (
     TruncatedNormal,
     VocabularyHead,
 )
+from bert_jax.objectives.masking import Masking
+from bert_jax.objectives.replaced_tokens import ReplacedTokensObjective
+from bert_jax.recipes.record import Recipe, Score
+from bert_jax.train.optimizer import BertAdam
+from bert_jax.train.schedule import ElectraLinear
 
 # (layers, width, heads, embedding width, generator's share of the width); configure_pretraining.py
 # and paper, table 6. The released small++ has a generator of full width.
@@ -39,7 +52,8 @@ def electra_encoder(size: str) -> EncoderConfig:
         norm=Norm("post", eps=1e-12),
         activation="gelu",  # modeling.py, gelu(): erf
         dropout=Dropout(0.1, 0.1),
-        initializer=TruncatedNormal(0.02),
+        # modeling.py, create_initializer(); not embeddings_project and the detector's last map.
+        initializer=TruncatedNormal(0.02, outer="glorot"),
         heads=Heads(
             # The generator's head has gelu whatever the encoder has.
             vocabulary=VocabularyHead(activation="gelu"),
@@ -59,3 +73,122 @@ def electra_generator(size: str) -> EncoderConfig:
         intermediate_size=4 * width,
         embedding_size=discriminator.table_size,
     )
+
+
+class _Run(NamedTuple):
+    """What differs between the sizes; paper, table 6, and configure_pretraining.py."""
+
+    seq_length: int
+    batch_size: int
+    steps: int
+    learning_rate: float
+    mask_rate: float
+    most: int  # max_predictions_per_seq: int((mask_prob + .005) * max_seq_length)
+
+
+_RUNS = {
+    "small": _Run(128, 128, 1_000_000, 5e-4, 0.15, 19),
+    "base": _Run(512, 256, 766_000, 2e-4, 0.15, 79),
+    "large": _Run(512, 2048, 1_750_000, 2e-4, 0.25, 130),
+}
+_README = "README of google-research/electra, dev, median"
+_SOURCES = (
+    "google-research/electra: configure_pretraining.py, run_pretraining.py, "
+    "pretrain/pretrain_helpers.py, model/modeling.py, model/optimization.py, "
+    "build_pretraining_dataset.py, README.md",
+    "Clark et al. 2020, arXiv:2003.10555, table 6",
+)
+_DEVIATIONS = (
+    "Losses are divided by the weights of the whole batch; there by those of each replica, plus "
+    "1e-6, and replicas are averaged.",
+    "Pairs, masks, samples and order are drawn by other random numbers, and rows are shuffled over "
+    "the whole corpus.",
+)
+
+
+def electra_recipe(size: str, corpus: Literal["paper", "owt"] = "paper") -> Recipe:
+    """ELECTRA of a size; corpus owt is the small one that the README trains on OpenWebText."""
+    run, name = _RUNS[size], f"electra-{size}" + ("-owt" if corpus == "owt" else "")
+    experiment = Experiment(
+        name=name,
+        model=dataclasses.replace(electra_encoder(size), compute_dtype="bfloat16"),
+        objective=ReplacedTokensObjective(
+            generator_width=SIZES[size][4],  # generator_hidden_size
+            generator_depth=1.0,  # generator_layers
+            generator_head_size=64,  # training_utils.get_generator_config
+            sharing="tied",  # untied_generator_embeddings False
+            temperature=1.0,
+            generator_weight=1.0,  # gen_weight
+            discriminator_weight=50.0,  # disc_weight
+        ),
+        masking=Masking(
+            rate=run.mask_rate,
+            mask_prob=0.85,  # pretrain_helpers.mask
+            random_prob=0.0,  # the other 15 % stay as they are
+            count="fixed",  # pretrain_helpers.mask: max(1, min(most, round(length * mask_prob)))
+            count_base="tokens",  # length counts [CLS] and [SEP]
+            candidates="text_and_unk",  # all but [CLS], [SEP], [MASK]
+            max_predictions=run.most,
+            with_replacement=True,  # tf.random.categorical
+        ),
+        packing=Pairs(
+            seq_length=run.seq_length,
+            kind="contiguous",
+            short_prob=0.05,  # build_pretraining_dataset.py
+            single_prob=0.1,  # build_pretraining_dataset.py
+            copies=1,
+            masks="fresh",
+        ),
+        batch_size=run.batch_size,
+        microbatches=4 if size == "large" else 1,
+        steps=run.steps,
+        optimizer=BertAdam(
+            learning_rate=run.learning_rate,
+            b1=0.9,  # optimization.py
+            b2=0.999,  # optimization.py
+            eps=1e-6,  # optimization.py
+            weight_decay=0.01,  # weight_decay_rate
+            decay="matrices",  # optimization.py: all but LayerNorm, layer_norm, bias
+            clip_norm=1.0,  # optimization.py: before CrossShardOptimizer averages
+            clip="replica",
+        ),
+        schedule=ElectraLinear(warmup=10_000),  # num_warmup_steps; lr_decay_power 1
+        evaluation=Evaluation(every=10_000, max_rows=4096),
+    )
+    return Recipe(
+        name=name,
+        phases=(experiment,),
+        sources=_SOURCES,
+        hardware="one V100, 4 days (README)" if size == "small" else "not stated with the code",
+        tokens=float(run.steps * run.batch_size * run.seq_length),
+        scores=_scores(size, corpus),
+        deviations=_DEVIATIONS,
+        unsourced=_unsourced(size),
+    )
+
+
+def _unsourced(size: str) -> tuple[str, ...]:
+    if size == "base":
+        return (
+            "766,000 steps are remembered from table 6 of the paper, not read in any source at "
+            "hand.",
+        )
+    if size == "small":
+        return (
+            "Table 6 of the paper was not at hand: the numbers are the defaults of "
+            "configure_pretraining.py.",
+        )
+    return ()
+
+
+def _scores(size: str, corpus: str) -> tuple[Score, ...]:
+    tasks = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE")
+    table = {
+        ("small", "owt"): (56.8, 88.3, 87.4, 86.8, 88.3, 78.9, 87.9, 68.5),
+        ("base", "paper"): (67.7, 95.1, 89.5, 91.2, 91.5, 88.8, 93.2, 82.7),
+        ("large", "paper"): (69.1, 96.9, 90.8, 92.6, 92.4, 90.9, 95.0, 88.0),
+    }
+    # Released are Small++ (4M steps, a generator as wide as the discriminator) and Base++.
+    source = _README + ("; of Base++, which was trained for longer" if size == "base" else "")
+    values = table.get((size, corpus), ())
+    return tuple(Score(t, v, source) for t, v in zip(tasks, values, strict=False))

@@ -1,9 +1,9 @@
-"""Held-out masked cross-entropy, with fixed masks: the same targets for every model and time."""
+"""Held-out scores, with fixed masks: the same targets for every model and time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,77 +12,113 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from bert_jax.models.heads import MaskedLM
-from bert_jax.objectives.masked_lm import MaskedLanguageModel
+from bert_jax.objectives.base import Apply, Batch, Objective, Passed, Sums, select
 from bert_jax.parallel import specs
 
 # Masks at evaluation hang on the row only, never on a run's seed: runs are compared on one set of
 # targets.
 EVALUATION_SEED = 20_000
+_FLOOR = "unigram floor"  # beside the objective's own names
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean over the held-out split.
+
+    Attributes:
+        mean: Sum over weight.
+        standard_error: Of ``mean``, rows being the independent units.
+        weight: What was divided by: the number of targets, of tokens, of rows.
+    """
+
+    mean: float
+    standard_error: float
+    weight: float
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Held-out scores over all targets; cross-entropies in nats.
+    """Held-out scores; cross-entropies in nats.
 
     Attributes:
-        cross_entropy: Mean negative log-likelihood of a target.
-        standard_error: Of ``cross_entropy``, rows being the independent units.
-        accuracy: Share of targets predicted.
-        targets: Number of targets.
+        values: By name, what the objective's losses give: ``loss`` and ``accuracy`` of predicted
+            tokens in all objectives of this package, and what each has beside.
         floor: Cross-entropy of the same targets under training unigram frequencies; None if those
             were not given.
-        gain: ``floor - cross_entropy``; None likewise.
-        gain_standard_error: Of ``gain``.
+        gain: ``floor`` minus ``loss``; None likewise.
     """
 
-    cross_entropy: float
-    standard_error: float
-    accuracy: float
-    targets: int
-    floor: float | None = None
-    gain: float | None = None
-    gain_standard_error: float | None = None
+    values: Mapping[str, Score]
+    floor: Score | None = None
+    gain: Score | None = None
+
+    @property
+    def cross_entropy(self) -> float:
+        """Mean negative log-likelihood of a target."""
+        return self.values["loss"].mean
+
+    @property
+    def standard_error(self) -> float:
+        """Of `cross_entropy`."""
+        return self.values["loss"].standard_error
+
+    @property
+    def accuracy(self) -> float:
+        """Share of targets predicted."""
+        return self.values["accuracy"].mean
+
+    @property
+    def targets(self) -> int:
+        """Number of targets."""
+        return int(self.values["loss"].weight)
 
     def sentence(self) -> str:
         """The scores in one line."""
+        if "loss" not in self.values:
+            return self.others()
         text = f"held-out cross-entropy {self.cross_entropy:.3f}"
-        if self.floor is not None:
-            text += f", unigram floor {self.floor:.3f}, gain {self.gain:.3f} nats"
         error = f"standard error {self.standard_error:.3f}"
-        if self.gain_standard_error is not None:
-            error += f", of the gain {self.gain_standard_error:.3f}"
-        return f"{text} (accuracy {self.accuracy:.3f}; {self.targets:,} targets, {error})"
+        if self.floor is not None and self.gain is not None:
+            text += f", unigram floor {self.floor.mean:.3f}, gain {self.gain.mean:.3f} nats"
+            error += f", of the gain {self.gain.standard_error:.3f}"
+        text += f" (accuracy {self.accuracy:.3f}; {self.targets:,} targets, {error})"
+        others = self.others()
+        return f"{text}; {others}" if others else text
+
+    def others(self) -> str:
+        """What the objective gives beside loss and accuracy, in one line."""
+        return ", ".join(
+            f"{name.replace('_', ' ')} {score.mean:.4f} (standard error {score.standard_error:.4f})"
+            for name, score in self.values.items()
+            if name not in ("loss", "accuracy", "dropped")
+        )
 
 
 def make_scorer(
-    model: MaskedLM, objective: MaskedLanguageModel
-) -> Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]]:
-    """A jitted ``score(params, batch)``: what each slot of each row got, on every device.
+    objective: Objective, apply: Apply
+) -> Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, Any]]:
+    """A jitted ``score(params, batch)``: what each row got, on every device.
 
-    The batch is split over the batch axes; it runs under a mesh.
+    The batch is split over the batch axes; it runs under a mesh. Stages run in order, on the same
+    parameters.
 
     Returns:
-        ``nll``, ``correct``, ``targets``, ``weights``, each (rows, slots).
+        ``sums``: name -> (sum, weight), each (rows,); and ``targets`` and ``weights``, (rows,
+        slots), of objectives that have them.
     """
     key = jax.random.key(EVALUATION_SEED, impl="threefry2x32")
 
     def local(params, batch):
         rows = objective.corrupt(key, jnp.zeros((), jnp.int32), batch)
-        output: Any = model.apply(
-            {"params": params},
-            rows["input_ids"],
-            segment_ids=rows["segment_ids"],
-            position_ids=rows["position_ids"],
-            positions=rows["positions"],
-            targets=rows["targets"],
-        )
-        return {
-            "nll": output["nll"],
-            "correct": output["correct"],
-            "targets": rows["targets"],
-            "weights": rows["weights"],
-        }
+        sums: Sums = {}
+        for stage in objective.stages:
+            trained, frozen = select(params, stage.trains)
+            result = stage.loss(apply, trained, rows, None, frozen)
+            found, passed = result if isinstance(result, Passed) else (result, {})
+            _check_rows(stage.name, found, rows)
+            sums |= found
+            rows = {**rows, **passed}
+        return {"sums": sums} | {n: rows[n] for n in ("targets", "weights") if n in rows}
 
     def score(params, batch):
         whole = jax.tree.map(specs.gathered, params)
@@ -92,9 +128,19 @@ def make_scorer(
             out_specs=jax.P(specs.BATCH),
             axis_names=set(specs.BATCH),
         )(whole, batch)
-        return {name: specs.constrain(x, None, None) for name, x in scored.items()}
+        return jax.tree.map(lambda x: specs.constrain(x, *[None] * x.ndim), scored)
 
     return jax.jit(score)
+
+
+def _check_rows(stage: str, sums: Sums, rows: Batch) -> None:
+    count = rows["example_ids"].shape
+    for name, pair in sums.items():
+        if any(jnp.shape(part) != count for part in pair):
+            raise ValueError(
+                f"stage {stage!r} gives {name!r} as numbers of shape "
+                f"{[jnp.shape(part) for part in pair]}; held-out scores need one a row, {count}."
+            )
 
 
 def held_out(
@@ -115,32 +161,23 @@ def held_out(
         unigram_counts: Training frequency of every id, for the floor.
 
     Raises:
-        ValueError: If no token could be masked.
+        ValueError: If there was nothing to score.
     """
     log_probabilities = None
     if unigram_counts is not None:
         smoothed = unigram_counts.astype(np.float64) + 1
         log_probabilities = np.log(smoothed / smoothed.sum())
-    per_row: list[Float[np.ndarray, "rows columns"]] = []
+    rows: dict[str, list[Float[np.ndarray, "2 rows"]]] = {}
     for batch, real in _up_to(batches, max_rows):
         out = jax.tree.map(np.asarray, score(params, _put(batch)))
-        weights = out["weights"].astype(np.float64) * real[:, None]
-        floor = np.zeros_like(weights)
-        if log_probabilities is not None:
-            floor = -log_probabilities[out["targets"]]
-        values = np.stack(
-            [out["nll"].astype(np.float64), out["correct"], floor, np.ones_like(floor)]
-        )
-        per_row.append((values * weights).sum(axis=-1).T)
-    return _scores(np.concatenate(per_row), floor_known=log_probabilities is not None)
-
-
-def unigram_counts(tokens: Iterator[np.ndarray], vocab_size: int) -> Int[np.ndarray, "vocab"]:
-    """Frequency of every id in blocks of training tokens."""
-    counts = np.zeros(vocab_size, np.int64)
-    for block in tokens:
-        counts += np.bincount(block, minlength=vocab_size)
-    return counts
+        pairs = {n: np.stack(pair).astype(np.float64) for n, pair in out["sums"].items()}
+        if log_probabilities is not None and "targets" in out:
+            weights = out["weights"].astype(np.float64)
+            floor = -(log_probabilities[out["targets"]] * weights).sum(axis=-1)
+            pairs[_FLOOR] = np.stack([floor, weights.sum(axis=-1)])
+        for name, pair in pairs.items():
+            rows.setdefault(name, []).append(np.where(real, pair, 0.0))
+    return _scores({name: np.concatenate(parts, axis=1) for name, parts in rows.items()})
 
 
 def _up_to(batches, max_rows: int | None):
@@ -163,20 +200,23 @@ def _put(batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     }
 
 
-def _scores(rows: Float[np.ndarray, "rows 4"], *, floor_known: bool) -> Scores:
-    """Ratios of sums over rows, with the standard error of a ratio estimate (rows as clusters)."""
-    nll, correct, floor, weight = rows.T
+def _scores(rows: dict[str, Float[np.ndarray, "2 rows"]]) -> Scores:
+    """Ratios of sums over rows."""
+    floor = rows.pop(_FLOOR, None)
+    values = {name: _ratio(*pair) for name, pair in rows.items()}
+    if not any(score.weight for score in values.values()):
+        raise ValueError("No held-out token could be masked; the validation split is too small.")
+    if floor is None or "loss" not in rows:
+        return Scores(values)
+    loss, weight = rows["loss"]
+    return Scores(values, _ratio(*floor), _ratio(floor[0] - loss, weight))
+
+
+def _ratio(numerator: Float[np.ndarray, "rows"], weight: Float[np.ndarray, "rows"]) -> Score:
+    """A ratio of sums, with the standard error of a ratio estimate (rows as clusters)."""
     total = weight.sum()
     if total == 0:
-        raise ValueError("No held-out token could be masked; the validation split is too small.")
-
-    def ratio(numerator) -> tuple[float, float]:
-        mean = numerator.sum() / total
-        return float(mean), float(math.sqrt(((numerator - mean * weight) ** 2).sum()) / total)
-
-    cross_entropy, error = ratio(nll)
-    if not floor_known:
-        return Scores(cross_entropy, error, ratio(correct)[0], int(total))
-    gain, gain_error = ratio(floor - nll)
-    floor_mean = ratio(floor)[0]
-    return Scores(cross_entropy, error, ratio(correct)[0], int(total), floor_mean, gain, gain_error)
+        return Score(0.0, 0.0, 0.0)
+    mean = numerator.sum() / total
+    error = math.sqrt(((numerator - mean * weight) ** 2).sum()) / total
+    return Score(float(mean), error, float(total))

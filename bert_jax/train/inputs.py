@@ -8,18 +8,19 @@ from pathlib import Path
 
 import jax
 
+from bert_jax.data.frequencies import token_counts
 from bert_jax.data.packing import Rows
+from bert_jax.data.pairs import HELD_OUT_SEED, PairRows, build_rows
 from bert_jax.data.pipeline import Batches, HostSlice, ValidationBatches
 from bert_jax.data.store import Store
-from bert_jax.data.synthetic import SyntheticRows
+from bert_jax.data.synthetic import synthetic_rows
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_parts import SpecialTokens
 from bert_jax.experiment import Experiment
 from bert_jax.models.config import EncoderConfig, LearnedPositions
-from bert_jax.objectives.masked_lm import MaskedLanguageModel
+from bert_jax.objectives.base import Task
 from bert_jax.objectives.masking import Masking
+from bert_jax.train.task import SYNTHETIC, Vocabulary, make_task, synthetic_vocabulary
 
-SYNTHETIC = "synthetic"
 _EVAL_ROWS = 64  # rows a batch at evaluation, rounded up to what the mesh divides
 
 
@@ -28,16 +29,16 @@ class RunInputs:
     """Rows and vocabulary of a run.
 
     Attributes:
-        special: Special ids.
+        vocabulary: Special ids, size, and frequencies where the masking policy asks for them.
         train: Packed training rows.
         validation: Packed held-out rows; None if the store holds none out.
         tokenizer: None for synthetic data.
         digests: ``tokenizer`` and ``store``, for the checkpoint; empty strings for synthetic data.
     """
 
-    special: SpecialTokens
-    train: Rows
-    validation: Rows | None
+    vocabulary: Vocabulary
+    train: Rows | PairRows
+    validation: Rows | PairRows | None
     tokenizer: Tokenizer | None
     digests: dict[str, str]
 
@@ -54,11 +55,20 @@ def open_inputs(experiment: Experiment) -> RunInputs:
     tokenizer = store.tokenizer()
     check_model_fits(experiment.model, tokenizer, experiment.data)
     splits = {
-        name: Rows.build(store.split(name), experiment.packing, tokenizer.special)
+        # Held-out pairs do not depend on the run's seed: runs are compared on them.
+        name: build_rows(
+            store.split(name),
+            experiment.packing,
+            tokenizer.special,
+            seed=experiment.seed if name == "train" else HELD_OUT_SEED,
+        )
         for name in store.splits
     }
+    counts = None
+    if experiment.masking.frequency_power:
+        counts = token_counts(store.split("train"), tokenizer.vocab_size)
     return RunInputs(
-        tokenizer.special,
+        Vocabulary(tokenizer.special, tokenizer.vocab_size, counts),
         splits["train"],
         splits.get("validation"),
         tokenizer,
@@ -100,8 +110,9 @@ def batches(inputs: RunInputs, experiment: Experiment) -> Batches:
         batch_size=experiment.batch_size,
         seed=experiment.seed,
         steps=experiment.steps,
+        sizes=None if experiment.batch_warmup is None else experiment.sizes,
         host=_this_host(),
-        words=experiment.masking.unit == "word",
+        words=experiment.masking.needs_words,
     )
 
 
@@ -124,18 +135,18 @@ def validation_batches(
         inputs.validation,
         batch_size=-(-_EVAL_ROWS // batch_shards) * batch_shards,
         host=_this_host(),
-        words=eval_masking(experiment).unit == "word",
+        words=eval_masking(experiment).needs_words,
     )
 
 
-def run_objective(
-    experiment: Experiment, inputs: RunInputs, masking: Masking
-) -> MaskedLanguageModel:
-    """The objective of a run under a masking policy (training's or evaluation's)."""
-    vocab_size = experiment.model.vocab_size
-    if inputs.tokenizer is not None:  # entries that no text has are never drawn as replacements
-        vocab_size = inputs.tokenizer.vocab_size
-    return MaskedLanguageModel(masking, inputs.special, vocab_size)
+def run_task(experiment: Experiment, inputs: RunInputs) -> Task:
+    """What a run trains."""
+    return make_task(experiment, inputs.vocabulary, experiment.masking)
+
+
+def eval_task(experiment: Experiment, inputs: RunInputs) -> Task:
+    """The same under the masking policy of evaluation."""
+    return make_task(experiment, inputs.vocabulary, eval_masking(experiment))
 
 
 def eval_masking(experiment: Experiment) -> Masking:
@@ -155,17 +166,10 @@ def _this_host() -> HostSlice:
 
 
 def _synthetic(experiment: Experiment) -> RunInputs:
-    """Rows without a store, with the special ids in the order of the model's family."""
-    pad = experiment.model.pad_id
-    special = (
-        SpecialTokens(pad=1, unk=3, cls=0, sep=2, mask=4, family="roberta")
-        if pad == 1
-        else SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
-    )
-    if pad not in (0, 1):
-        raise ValueError(f"synthetic data has padding id 0 (BERT) or 1 (RoBERTa), not {pad}.")
-    vocab_size, packing = experiment.model.vocab_size, experiment.packing
+    """Rows without a store."""
+    vocabulary, packing = synthetic_vocabulary(experiment.model), experiment.packing
     train, validation = (
-        SyntheticRows(vocab_size, special, packing, seed) for seed in (experiment.seed, 2**31)
+        synthetic_rows(vocabulary.size, vocabulary.special, packing, seed)
+        for seed in (experiment.seed, 2**31)
     )
-    return RunInputs(special, train, validation, None, {"tokenizer": "", "store": ""})
+    return RunInputs(vocabulary, train, validation, None, {"tokenizer": "", "store": ""})

@@ -82,7 +82,7 @@ class RunLog:
             total_steps: Steps of the run, for the progress line.
             tokens_per_step: Real tokens (no padding) of a mean batch.
             flops_per_token: Model operations of a step divided by ``tokens_per_step``
-                (`bert_jax.train.metrics.model_flops_per_step`); None leaves out ``mfu``.
+                (`bert_jax.models.flops.model_flops_per_step`); None leaves out ``mfu``.
             peak_flops: Peak operations a second of all devices together; None if unknown.
             steps_done: Where the run starts or goes on. Lines about later steps belong to steps
                 that are trained again, and are removed; at 0 all are.

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,30 +18,32 @@ import numpy as np
 from bert_jax.config import diff, digest, flatten, load_config, save_config
 from bert_jax.data.pipeline import prefetch
 from bert_jax.experiment import Experiment
-from bert_jax.models.heads import MaskedLM
-from bert_jax.objectives.base import means
+from bert_jax.objectives.base import Task, means, select
 from bert_jax.parallel import specs
 from bert_jax.parallel.mesh import make_mesh, put_batch
+from bert_jax.train.carry import carried
 from bert_jax.train.checkpoint import Checkpointer
 from bert_jax.train.held_out import Scores, held_out, make_scorer
 from bert_jax.train.initial import initial_params
 from bert_jax.train.inputs import (
     RunInputs,
     batches,
-    eval_masking,
+    eval_task,
     open_inputs,
-    run_objective,
+    run_task,
     save_tokenizer,
     validation_batches,
 )
 from bert_jax.train.log import RunLog, read_metrics
-from bert_jax.train.metrics import model_flops_per_step, peak_flops
+from bert_jax.train.metrics import peak_flops
 from bert_jax.train.optimizer import decay_table
+from bert_jax.train.optimizers.base import OptimizerBase
 from bert_jax.train.report import write_report
-from bert_jax.train.state import TrainState, abstract_state, init_params, init_state
-from bert_jax.train.step import StepConfig, make_train_step
+from bert_jax.train.state import TrainState, abstract_state, init_state, initial_key
+from bert_jax.train.step import Pace, StepConfig, make_train_step
 
 NON_FINITE_FILE = "non_finite.json"
+_now = time.monotonic  # by its own name, so that a test may stop the clock
 
 
 class TrainingStopped(RuntimeError):
@@ -96,31 +99,24 @@ def train(
     with jax.set_mesh(mesh):
         _check_divisible(experiment, specs.batch_shards())
         inputs = open_inputs(experiment)
-        model = MaskedLM(experiment.model)
+        task = run_task(experiment, inputs)
         start = None
         if not (run_dir / "checkpoints").exists():  # read it before anything is written
-            start = _initial(experiment, model, inputs)
+            start = _initial(experiment, task, inputs)
         _claim(run_dir, experiment)
         save_tokenizer(inputs, run_dir)
 
-        # 2. Objective, step.
-        objective = run_objective(experiment, inputs, experiment.masking)
-        config = StepConfig(
-            experiment.optimizer,
-            experiment.schedule,
-            experiment.steps,
-            experiment.seed,
-            experiment.gradient_dtype,
-        )
-        step_fn = jax.jit(make_train_step(objective, model.apply, config), donate_argnums=0)
-        scorer = make_scorer(model, run_objective(experiment, inputs, eval_masking(experiment)))
+        # 2. Step.
+        config = StepConfig(experiment.optimizer, experiment.seed, experiment.gradient_dtype)
+        step_fn = jax.jit(make_train_step(task.objective, task.apply, config), donate_argnums=0)
+        scorer = make_scorer(eval_task(experiment, inputs).objective, task.apply)
 
         # 3. State: the newest sound checkpoint, or a fresh one.
         def state_of(params: dict[str, Any]) -> TrainState:
-            return init_state(params, objective, experiment.optimizer)
+            return init_state(params, task.objective, experiment.optimizer)
 
         def fresh() -> TrainState:
-            return state_of(init_params(model, experiment.seed))
+            return state_of(task.init(initial_key(experiment.seed)))
 
         with contextlib.ExitStack() as stack:
             saved = stack.enter_context(
@@ -130,27 +126,35 @@ def train(
                     keep_every=experiment.checkpoints.keep_every,
                 )
             )
-            restored = saved.restore_latest(abstract_state(fresh, mesh))
-            first, notes = 0, ()
+            like = abstract_state(fresh, mesh)
+            restored = saved.restore_latest(like)
+            notes, seconds = (), 0.0
             if restored is not None:
                 state, first = restored.state, restored.step
+                seconds = float(restored.meta.get("seconds", 0.0))
             else:
-                params, notes = start or _initial(experiment, model, inputs)
+                params, notes = start or _initial(experiment, task, inputs)
                 state = jax.jit(state_of, donate_argnums=0)(params)
+                state, first, more = carried(experiment, state, like)
+                notes += more
             del start
-            log = stack.enter_context(_open_log(run_dir, experiment, inputs, first))
+            log = stack.enter_context(_open_log(run_dir, experiment, inputs, task, first))
             if restored is None:
-                log.note("\n".join([*notes, _opening(experiment, inputs, state)]))
+                log.note("\n".join([*notes, _opening(experiment, inputs, task, state)]))
             else:
                 log.note(f"resumed at step {first:,} of {experiment.steps:,}; data position ok")
 
             # 4. Steps.
-            run = _Run(experiment, run_dir, mesh, inputs, saved, log, scorer, examples)
+            fresh_run = restored is None
+            run = _Run(
+                experiment, run_dir, mesh, inputs, saved, log, scorer, examples, fresh_run, seconds
+            )
             return run.steps(step_fn, state, first)
 
 
-def _initial(experiment: Experiment, model: MaskedLM, inputs: RunInputs):
-    return initial_params(experiment.init_from, model, experiment.seed, inputs.tokenizer)
+def _initial(experiment: Experiment, task: Task, inputs: RunInputs):
+    e = experiment
+    return initial_params(e.init_from, task, e.seed, inputs.tokenizer, e.carry.step)
 
 
 @dataclass
@@ -165,6 +169,8 @@ class _Run:
     log: RunLog
     scorer: Any
     examples: Literal["record", "show"]
+    fresh: bool
+    seconds: float  # of training in earlier calls
     scores: Scores | None = None
     non_finite: list[int] = dataclasses.field(default_factory=list)
 
@@ -173,38 +179,57 @@ class _Run:
         e = self.experiment
         make, put = batches(self.inputs, e), self._put
         pending: tuple[int, Mapping[str, Any]] | None = None
-        window = _Window()
+        window, watch = _Window(first), _Watch(self.seconds)
         done, evaluated = first, -1
-        if first == 0 and e.init_from is not None:
-            self._evaluate(state, 0)  # what the model was worth before
+        if self.fresh and e.init_from is not None:
+            self._evaluate(state, done, watch.seconds)  # what the model was worth before
         with _signals() as caught, prefetch(make.batch, first, e.steps, put) as feed:
             for step, batch in feed:
-                state, metrics = step_fn(state, batch)
+                if e.clock == "seconds" and watch.seconds >= e.schedule_end:
+                    break
+                pace = self._pace(step, watch.seconds)
+                state, metrics = step_fn(state, batch, pace)
                 if pending is not None:
                     self._read(window, *pending)
                 pending, done = (step, metrics), step + 1
                 window.data_wait += feed.data_wait
+                window.factor = float(pace.factor)
                 if done % e.logging.every == 0 or done == e.steps:
                     self._read(window, *pending)
                     pending = None
                     window = self._write(window, done)
                 if e.evaluation.every and done % e.evaluation.every == 0:
-                    self._evaluate(state, done)
+                    with watch.stopped():
+                        self._evaluate(state, done, watch.seconds)
                     evaluated = done
                 if done % e.checkpoints.every == 0 or done == e.steps or caught:
                     if pending is not None:  # never save a state that nobody has looked at
                         self._read(window, *pending)
                         pending = None
-                    self._save(state, done)
+                    self._save(state, done, watch.seconds)
                 if caught:
                     break
+        if pending is not None:  # the time was over
+            self._read(window, *pending)
+            window = self._write(window, done)
+        if done not in self.saved.steps():
+            self._save(state, done, watch.seconds)
         interrupted = caught[0] if caught and done < e.steps else None
         if interrupted is None and evaluated != done and not self._is_evaluated(done):
-            self._evaluate(state, done)
+            self._evaluate(state, done, watch.seconds)
         self.saved.wait()
         if interrupted:
             self.log.note(f"{interrupted}: saved step {done:,}; the same command goes on from here")
         return TrainResult(self.run_dir, done, self.scores, interrupted, write_report(self.run_dir))
+
+    def _pace(self, step: int, seconds: float) -> Pace:
+        """Learning-rate factor, and with a warm-up of the batch how many microbatches are full."""
+        e = self.experiment
+        factor = np.float32(e.factor(step, seconds))
+        if e.batch_warmup is None:
+            return Pace(factor)
+        rows = e.batch_size // e.microbatches
+        return Pace(factor, np.int32(-(-e.sizes.batch_size_at(step) // rows)))
 
     def _put(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         return put_batch(batch, self.mesh, self.experiment.microbatches)
@@ -231,7 +256,8 @@ class _Run:
         record: dict[str, Any] = {
             "steps": self.non_finite,
             "example_indices": [
-                [step * e.batch_size, (step + 1) * e.batch_size - 1] for step in self.non_finite
+                [e.sizes.first_example(step), e.sizes.first_example(step + 1) - 1]
+                for step in self.non_finite
             ],
         }
         if self.examples == "show" and self.inputs.tokenizer is not None:
@@ -249,39 +275,41 @@ class _Run:
     def _write(self, window: _Window, done: int) -> _Window:
         e = self.experiment
         values = window.means()
-        values["learning_rate"] = values.pop("learning_rate_factor") * e.optimizer.learning_rate
-        self.log.log(done, values)
-        return _Window()
+        values["learning_rate"] = window.factor * e.optimizer.learning_rate
+        positions = e.sizes.tokens_before(done) - e.sizes.tokens_before(window.first)
+        if e.batch_warmup is not None:
+            values["batch_size"] = float(e.sizes.batch_size_at(done - 1))
+        self.log.log(done, values, tokens=positions * self.inputs.train.efficiency)
+        return _Window(done)
 
-    def _evaluate(self, state: TrainState, done: int) -> None:
+    def _evaluate(self, state: TrainState, done: int, seconds: float) -> None:
         if self.inputs.validation is None:
             return
         e = self.experiment
         held = validation_batches(self.inputs, e, specs.batch_shards())
         with self.log.untimed():
             self.scores = held_out(self.scorer, state.params, held, max_rows=e.evaluation.max_rows)
-        self.log.evaluation(
-            done,
-            {
-                "loss": self.scores.cross_entropy,
+        values = {name: score.mean for name, score in self.scores.values.items()}
+        if "loss" in self.scores.values:
+            values |= {
                 "standard_error": self.scores.standard_error,
-                "accuracy": self.scores.accuracy,
                 "targets": self.scores.targets,
-            },
-        )
+            }
+        self.log.evaluation(done, values | {"seconds": round(seconds, 3)})
 
     def _is_evaluated(self, done: int) -> bool:
         """Whether an earlier call has evaluated this step (the run was finished already)."""
         records = read_metrics(self.run_dir)
         return any(r["kind"] == "evaluation" and r["step"] == done for r in records)
 
-    def _save(self, state: TrainState, done: int) -> None:
+    def _save(self, state: TrainState, done: int, seconds: float) -> None:
         e = self.experiment
         self.saved.save(
             state,
             {
                 "step": done,
-                "examples_seen": done * e.batch_size,
+                "examples_seen": e.sizes.first_example(done),
+                "seconds": seconds,
                 "experiment": digest(e),
                 "seed": e.seed,
                 **self.inputs.digests,
@@ -292,7 +320,9 @@ class _Run:
 class _Window:
     """Sums of the steps since the last line of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.factor = 0.0
         self.sums: dict[str, tuple[float, float]] = {}
         self.last: Mapping[str, Any] = {}
         self.skipped = 0
@@ -309,14 +339,32 @@ class _Window:
             self.sums[name] = (old[0] + float(total), old[1] + float(weight))
 
     def means(self) -> dict[str, float]:
-        """Means over the window, and the last step's gradient norm and learning-rate factor."""
+        """Means over the window, and the last step's gradient norm."""
         return {
             **means(self.sums),
             "gradient_norm": float(self.last["gradient_norm"]),
-            "learning_rate_factor": float(self.last["learning_rate_factor"]),
             "skipped_steps": float(self.skipped),
             "data_wait": self.data_wait,
         }
+
+
+class _Watch:
+    """Seconds of training, over all calls."""
+
+    def __init__(self, before: float) -> None:
+        self._start = _now() - before
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return _now() - self._start
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Time inside does not count."""
+        begin = _now()
+        yield
+        self._start += _now() - begin
 
 
 def _check_divisible(experiment: Experiment, shards: int) -> None:
@@ -353,13 +401,12 @@ def _claim(run_dir: Path, experiment: Experiment) -> None:
     save_config(experiment, run_dir)
 
 
-def _open_log(run_dir: Path, experiment: Experiment, inputs: RunInputs, first: int) -> RunLog:
+def _open_log(
+    run_dir: Path, experiment: Experiment, inputs: RunInputs, task: Task, first: int
+) -> RunLog:
     e = experiment
     length = e.packing.seq_length
     tokens = e.batch_size * length * inputs.train.efficiency  # real ones: padding does not count
-    flops = model_flops_per_step(
-        e.model, rows=e.batch_size, length=length, slots=e.masking.slots(length)
-    )
     devices = jax.devices()
     one = peak_flops(devices[0])
     return RunLog(
@@ -367,7 +414,7 @@ def _open_log(run_dir: Path, experiment: Experiment, inputs: RunInputs, first: i
         logging=e.logging,
         total_steps=e.steps,
         tokens_per_step=tokens,
-        flops_per_token=flops / tokens,
+        flops_per_token=task.flops(e.batch_size, length) / tokens,
         peak_flops=None if one is None else one * len(devices),
         steps_done=first,
         process_index=jax.process_index(),
@@ -376,10 +423,14 @@ def _open_log(run_dir: Path, experiment: Experiment, inputs: RunInputs, first: i
     )
 
 
-def _opening(experiment: Experiment, inputs: RunInputs, state: TrainState) -> str:
+def _opening(experiment: Experiment, inputs: RunInputs, task: Task, state: TrainState) -> str:
     """What is said before the first step of a fresh run."""
-    table = decay_table(experiment.optimizer, state.params)
-    return f"{inputs.train.summary()}\n{table}"
+    lines = [inputs.train.summary()]
+    for stage in task.objective.stages:
+        optimizer = stage.optimizer or experiment.optimizer
+        if isinstance(optimizer, OptimizerBase):
+            lines.append(decay_table(optimizer, select(state.params, stage.trains)[0]))
+    return "\n".join(lines)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from bert_jax.models.config import DisentangledPositions, EncoderConfig, LocalAttention
-from bert_jax.models.stack import layer_kinds
-
 # Dense bfloat16 multiply-adds a second of one jax device, counted as two operations. TPU: Cloud
 # TPU's pages on system architecture, and jax's `jax/_src/pallas/mosaic/tpu_info.py` for the names;
 # a chip of v2 and v3 is two devices. NVIDIA: the data sheets' figures without sparsity.
@@ -61,51 +58,6 @@ def peak_flops(device: Device) -> float | None:
         if kind == start or kind.startswith(start + " ") or kind.startswith(start + "-"):
             return peak
     return None
-
-
-def model_flops_per_step(config: EncoderConfig, rows: int, length: int, slots: int) -> float:
-    """Operations of the matrix products of one training step, forward and backward.
-
-    With N = ``rows * length`` positions, M = ``rows * slots`` predictions, T = ``length``, width d,
-    inner width f (times 3 maps if gated, else 2), table width e, vocabulary V and L applied layers,
-    the forward pass takes
-
-        L * N * (8 d^2 + 4 d f + 4 S d)  +  [factorised] 2 N e d  +  M * (2 d e + 2 e V)
-
-    (query, key, value and output projections; the maps of the feed-forward layer, 6 d f if gated;
-    scores and weighted values over the S tokens that are seen, T or a window's, whatever the
-    segments; the projection of factorised embeddings; the head, at predicted positions only). Every
-    term of disentangled positions adds 2 S d, the convolution 2 k d^2 once. The backward pass takes
-    twice as much: one product for each operand's gradient. Look-ups, norms, softmax, activations,
-    dropout, losses and the optimizer are not counted, nor is anything computed a second time
-    (rematerialised layers, logits of the blocked loss): the definition of model FLOPs of PaLM
-    (arXiv:2204.02311, appendix B), with the encoder's square where a decoder has a triangle.
-
-    Args:
-        config: The encoder.
-        rows: Rows of a batch, over all devices and microbatches.
-        length: Positions of a row.
-        slots: Predictions of a row (`Masking.slots`).
-    """
-    d, f, e = config.hidden_size, config.intermediate_size, config.table_size
-    maps = 6 if config.mlp == "gated" else 4
-    terms = (
-        len(config.positions.terms) if isinstance(config.positions, DisentangledPositions) else 0
-    )
-    per_seen = (4 + 2 * terms) * d
-    seen = 0
-    for kind in layer_kinds(config):
-        window = length
-        if kind.local and isinstance(config.attention, LocalAttention):
-            window = min(length, 2 * config.attention.radius + 1)
-        seen += window
-    per_position = config.applied_layers * (8 * d * d + maps * d * f) + seen * per_seen
-    per_position += 2 * e * d if config.embedding_size is not None else 0
-    if config.convolution is not None:
-        per_position += 2 * config.convolution.kernel_size * d * d
-    dense = config.heads.vocabulary.transform == "dense"
-    per_slot = (2 * d * e if dense else 0) + 2 * (e if dense else d) * config.vocab_size
-    return 3.0 * rows * (length * per_position + slots * per_slot)
 
 
 class _Mark(NamedTuple):

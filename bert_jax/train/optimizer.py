@@ -1,75 +1,37 @@
-"""AdamW as data, over optax, and which parameters are decayed."""
+"""The optimizers, and which parameters they decay.
+
+Each is a frozen record. Its ``direction()`` is a transformation of optax whose result the train
+step multiplies by minus the learning rate of the step; ``decay_mask`` names the decayed parameters.
+The arithmetic of each, and its source, stand in its docstring.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
-
-import jax
-import optax
+from typing import Any
 
 from bert_jax.models.paths import by_path
+from bert_jax.train.optimizers.adam import AdamW, BertAdam, FairseqAdam
+from bert_jax.train.optimizers.base import OptimizerBase
+from bert_jax.train.optimizers.layerwise import Lamb, StableAdamW
+from bert_jax.train.optimizers.matrix import Adafactor, Muon
 
-DECAYED_ROLES = ("kernel", "embedding")  # the last word of a parameter's path is its role
+__all__ = [
+    "Adafactor",
+    "AdamW",
+    "BertAdam",
+    "FairseqAdam",
+    "Lamb",
+    "Muon",
+    "Optimizer",
+    "StableAdamW",
+    "decay_table",
+]
 
-
-@dataclass(frozen=True)
-class AdamW:
-    """AdamW (Loshchilov & Hutter, arXiv:1711.05101) with the arithmetic of optax and torch.
-
-    Per step: ``p -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * p)``.
-
-    Attributes:
-        learning_rate: Peak; the schedule's factor multiplies it.
-        b1: Decay of the first moment.
-        b2: Decay of the second moment.
-        eps: Outside the square root.
-        weight_decay: Decoupled, scaled by the learning rate.
-        decay: ``matrices``: kernels and embeddings only; ``all``: biases and norms too (fairseq).
-        clip_norm: Gradients of greater global L2 norm are scaled down to it; None never clips.
-    """
-
-    learning_rate: float = 1e-4
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    decay: Literal["matrices", "all"] = "matrices"
-    clip_norm: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "eps"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"optimizer.{name} is {getattr(self, name)}; it must be positive.")
-        for name in ("b1", "b2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"optimizer.{name} is {getattr(self, name)}; it lies in [0, 1).")
-        if self.weight_decay < 0:
-            raise ValueError(f"optimizer.weight_decay is {self.weight_decay}; it is 0 or more.")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise ValueError(
-                f"optimizer.clip_norm is {self.clip_norm}; it must be positive, or None."
-            )
-
-    def direction(self) -> optax.GradientTransformation:
-        """Clip, moments, decay: an update still to be multiplied by ``-learning rate``."""
-        return optax.chain(
-            optax.identity()
-            if self.clip_norm is None
-            else optax.clip_by_global_norm(self.clip_norm),
-            optax.scale_by_adam(self.b1, self.b2, self.eps),
-            optax.add_decayed_weights(self.weight_decay, mask=self.decay_mask),
-        )
-
-    def decay_mask(self, params: Mapping[str, Any]) -> Any:
-        """True for every parameter that is decayed, by the last word of its path."""
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: self.decay == "all" or path[-1].key in DECAYED_ROLES, params
-        )
+Optimizer = AdamW | BertAdam | FairseqAdam | Lamb | StableAdamW | Adafactor | Muon
 
 
-def decay_table(optimizer: AdamW, params: Mapping[str, Any]) -> str:
+def decay_table(optimizer: OptimizerBase, params: Mapping[str, Any]) -> str:
     """Which parameters are decayed, as a table: path, shape, count, yes or no."""
     flat = by_path(params)
     decayed = by_path(optimizer.decay_mask(params))

@@ -84,7 +84,7 @@ def _page(name: str, config: Mapping[str, Any], records: Records) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
-<style>{_STYLE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <h1>{title}</h1>
@@ -242,7 +242,7 @@ def _notes(notes: Iterable[Mapping[str, Any]]) -> str:
     return f"<h2>Notes</h2>\n<table>{items}</table>" if items else ""
 
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1d2430; --faint: #657083; --rule: #d9dee6;
   --tile: #f4f6f9; --first: #1769aa; --second: #c2410c; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14181f; --ink: #e4e8ee; --faint: #98a3b3;

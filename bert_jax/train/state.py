@@ -49,24 +49,24 @@ def init_state(params: dict[str, Any], objective: Objective, optimizer: Optimize
 
 
 def init_params(model: nn.Module, seed: int) -> dict[str, Any]:
-    """Initial parameters; they depend on the seed only, never on the mesh."""
-    variables: Any = model.init(jax.random.key(seed, impl="threefry2x32"))
+    """Initial parameters of one model; they depend on the seed only, never on the mesh."""
+    variables: Any = model.init(initial_key(seed))
     return variables["params"]
 
 
-def abstract_state(make: Callable[[], TrainState], mesh: jax.sharding.Mesh) -> TrainState:
-    """Shapes, types and layouts of the state ``make`` would build; nothing is computed.
+def initial_key(seed: int) -> jax.Array:
+    """The key of a run's initial parameters."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def abstract_state(make: Callable[[], Any], mesh: jax.sharding.Mesh) -> Any:
+    """Shapes, types and layouts of the state (or part of one) that ``make`` would build.
 
     Args:
         make: For example ``lambda: init_state(init_params(model, seed), objective, optimizer)``.
         mesh: The mesh in force.
     """
     return _on_mesh(jax.eval_shape(make), mesh)
-
-
-def abstract_params(model: nn.Module, mesh: jax.sharding.Mesh) -> dict[str, Any]:
-    """Shapes, types and layouts of a model's parameters under the mesh in force."""
-    return _on_mesh(jax.eval_shape(lambda: init_params(model, 0)), mesh)
 
 
 def _on_mesh(shapes: Any, mesh: jax.sharding.Mesh) -> Any:

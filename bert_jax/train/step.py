@@ -10,12 +10,14 @@ it owns. The tied token table is one parameter here, so it is reduced once, not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
@@ -25,33 +27,43 @@ from bert_jax.objectives.base import (
     Batch,
     Objective,
     Optimizer,
+    Passed,
     Stage,
     Sums,
     select,
+    split_passed,
     total_loss,
 )
 from bert_jax.parallel import specs
-from bert_jax.train.schedule import Schedule
 from bert_jax.train.state import TrainState
 
 
 @dataclass(frozen=True)
 class StepConfig:
-    """What a step depends on beside state and batch.
+    """What a step depends on beside state, batch and pace.
 
     Attributes:
         optimizer: Of every stage that has none of its own.
-        schedule: Factor of the peak learning rate.
-        total_steps: Steps of the run.
         seed: Of masks and dropout.
         gradient_dtype: Type in which gradients cross between devices.
     """
 
     optimizer: Optimizer
-    schedule: Schedule
-    total_steps: int
     seed: int
     gradient_dtype: ComputeDtype = "float32"
+
+
+class Pace(NamedTuple):
+    """What the run's clock says of a step; numbers from the host, so that no value is compiled in.
+
+    Attributes:
+        factor: Of the peak learning rate (`bert_jax.train.schedule`).
+        microbatches: How many microbatches hold examples; the others are not computed. None where
+            all of them always do.
+    """
+
+    factor: jax.Array | np.ndarray | np.generic | float
+    microbatches: jax.Array | np.ndarray | np.generic | int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,38 +85,38 @@ Metrics = dict[str, Any]
 
 def make_train_step(
     objective: Objective, apply: Apply, config: StepConfig
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """Builds ``step(state, batch) -> (state, metrics)``, to be jitted with the state donated.
+) -> Callable[[TrainState, Batch, Pace], tuple[TrainState, Metrics]]:
+    """Builds ``step(state, batch, pace) -> (state, metrics)``, to be jitted with the state donated.
 
     The batch's arrays are (microbatches, rows, ...), split over the batch axes at ``rows``. It runs
     under a mesh (`bert_jax.parallel.mesh`), one device being a mesh of 1 x 1 x 1.
 
     The metrics are ``sums`` (name -> (sum, weight) over the global batch, float32),
-    ``gradient_norm`` (before clipping; the first stage's for one stage, the L2 norm over stages
-    for several), ``learning_rate_factor`` and ``finite``.
+    ``gradient_norm`` (before clipping, but for replicas that are clipped one by one; the L2 norm
+    over stages if there are several) and ``finite``.
     """
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Batch, pace: Pace) -> tuple[TrainState, Metrics]:
         keys = Keys.from_seed(config.seed)
         dropout_key = jax.random.fold_in(keys.dropout, state.step)
-        factor = config.schedule.factor(state.step, config.total_steps)
         params, opt_states = state.params, []
         all_sums: Sums = {}
         norms = []
         for stage, opt_state in zip(objective.stages, state.opt_states, strict=True):
-            trained, frozen = select(params, stage.trains)
-            drawn_from = (keys.masks, state.step, dropout_key)
-            gradients, sums = _gradients(
-                stage, apply, objective.corrupt, trained, frozen, batch, drawn_from,
-                config.gradient_dtype,
-            )  # fmt: skip
             optimizer = stage.optimizer or config.optimizer
+            trained, frozen = select(params, stage.trains)
+            drawn_from = (keys.masks, state.step, dropout_key, pace.microbatches)
+            compute = _Compute(
+                stage, apply, objective.corrupt, _replica_clip(optimizer), config.gradient_dtype
+            )
+            gradients, (sums, passed) = compute(trained, frozen, batch, drawn_from)
             norm = optax.tree.norm(gradients)
-            updated, opt_state = _update(optimizer, factor, trained, gradients, opt_state)
+            updated, opt_state = _update(optimizer, pace.factor, trained, gradients, opt_state)
             params = _replace(params, updated)
             opt_states.append(opt_state)
             _refuse_same_names(stage, all_sums, sums)
             all_sums |= sums
+            batch = {**batch, **passed}
             norms.append(norm)
         norm = jnp.sqrt(sum(n * n for n in norms)) if len(norms) > 1 else norms[0]
         finite = jnp.isfinite(norm)
@@ -122,15 +134,14 @@ def make_train_step(
             state.skipped + bad,
             (state.skipped_in_a_row + bad) * bad,
         )
-        metrics = {
-            "sums": all_sums,
-            "gradient_norm": norm,
-            "learning_rate_factor": factor,
-            "finite": finite,
-        }
-        return state, metrics
+        return state, {"sums": all_sums, "gradient_norm": norm, "finite": finite}
 
     return step
+
+
+def _replica_clip(optimizer: Optimizer) -> float | None:
+    """Norm to which an optimizer wants each device's own gradient clipped; None: not at all."""
+    return optimizer.clip_norm if getattr(optimizer, "clip", "global") == "replica" else None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _update(optimizer, factor, trained, gradients, opt_state):
@@ -156,57 +167,95 @@ def _replace(params, updated):
     return {k: _replace(v, updated[k]) if k in updated else v for k, v in params.items()}
 
 
-def _gradients(
-    stage: Stage,
-    apply: Apply,
-    corrupt: Callable[[jax.Array, jax.Array, Batch], Batch],
-    trained: dict,
-    frozen: dict,
-    batch: Batch,
-    drawn_from: tuple[jax.Array, jax.Array, jax.Array],
-    dtype: ComputeDtype,
-) -> tuple[dict, Sums]:
-    """Gradient of the stage's loss over the global batch, in the parameters' layout, and sums."""
-    whole = jax.tree.map(specs.gathered, (trained, frozen))
+@dataclass(frozen=True)
+class _Compute:
+    """The gradient of one stage over the global batch, and what its loss says."""
 
-    def local(whole, batch, drawn_from):
+    stage: Stage
+    apply: Apply
+    corrupt: Callable[[jax.Array, jax.Array, Batch], Batch]
+    replica_clip: float | None
+    dtype: ComputeDtype
+
+    def __call__(
+        self, trained: dict, frozen: dict, batch: Batch, drawn_from: tuple[Any, ...]
+    ) -> tuple[dict, Passed]:
+        """Gradient in the parameters' layout; sums over the global batch; what is passed on."""
+        whole = jax.tree.map(specs.gathered, (trained, frozen))
+        passed = jax.P(None, specs.BATCH)
+        stacked, passed_on = jax.shard_map(
+            self._local,
+            in_specs=(jax.P(), passed, jax.P()),
+            out_specs=(jax.P(specs.BATCH), passed),
+            axis_names=set(specs.BATCH),
+        )(whole, batch, drawn_from)
+        gradients, sums = _reduce(trained, stacked, self.dtype)
+        return gradients, Passed(sums, passed_on)
+
+    def _local(self, whole, batch, drawn_from):
+        """What one device does, with its own rows and whole parameters."""
         trained, frozen = jax.tree.map(_varying, whole)
-        mask_key, step, key = drawn_from
-        rows = jax.lax.map(lambda rows: corrupt(mask_key, step, rows), batch)
+        mask_key, step, key, live = drawn_from
+        rows = jax.lax.map(lambda rows: self.corrupt(mask_key, step, rows), batch)
 
-        def losses(trained, rows):
-            return stage.loss(apply, trained, rows, key, frozen)
+        def losses(trained, rows) -> Passed:
+            return split_passed(self.stage.loss(self.apply, trained, rows, key, frozen))
 
         # Weights first: they depend on no parameter, so the compiler drops the forward pass here.
-        weights = jax.lax.map(lambda r: _weights(losses(trained, r), stage), rows)
-        weights = {n: jax.lax.psum(jnp.sum(w), specs.BATCH) for n, w in weights.items()}
+        weights = jax.lax.map(lambda r: _weights(losses(trained, r).sums, self.stage), rows)
+        weights = {name: jnp.sum(w) for name, w in weights.items()}
+        if self.replica_clip is None:
+            weights = {name: jax.lax.psum(w, specs.BATCH) for name, w in weights.items()}
 
         def objective(trained, rows):
-            sums = losses(trained, rows)
-            return total_loss(sums, stage.coefficients, weights), sums
+            out = losses(trained, rows)
+            return total_loss(out.sums, self.stage.coefficients, weights), out
 
-        def add(total, rows):
-            gradients, sums = jax.grad(objective, has_aux=True)(trained, rows)
-            return jax.tree.map(jnp.add, total, (gradients, sums)), None
-
+        gradient = jax.grad(objective, has_aux=True)
         first = jax.tree.map(lambda leaf: leaf[0], rows)
-        if next(iter(rows.values())).shape[0] == 1:  # no accumulation: no buffer of zeros
-            total = jax.grad(objective, has_aux=True)(trained, first)
+        if live is None and next(iter(rows.values())).shape[0] == 1:  # no buffer of zeros
+            gradients, (sums, passed) = gradient(trained, first)
+            passed = jax.tree.map(lambda leaf: leaf[None], passed)
         else:
-            shapes = jax.eval_shape(lambda r: losses(trained, r), first)
-            zeros = jax.tree.map(lambda s: _varying(jnp.zeros(s.shape, s.dtype)), shapes)
-            start = (jax.tree.map(jnp.zeros_like, trained), zeros)
-            total, _ = jax.lax.scan(add, start, rows)
-        return jax.tree.map(lambda leaf: leaf[None], total)
+            gradients, sums, passed = _accumulate(gradient, trained, rows, first, live)
+        if self.replica_clip is not None:
+            gradients = _clip_replica(gradients, self.replica_clip)
+        return jax.tree.map(lambda leaf: leaf[None], (gradients, sums)), passed
 
-    manual = set(specs.BATCH)
-    stacked = jax.shard_map(
-        local,
-        in_specs=(jax.P(), jax.P(None, specs.BATCH), jax.P()),
-        out_specs=jax.P(specs.BATCH),
-        axis_names=manual,
-    )(whole, batch, drawn_from)
-    return _reduce(trained, stacked, dtype)
+
+def _accumulate(gradient, trained, rows, first, live):
+    """Adds up the microbatches, those with examples, and stacks what each passes on."""
+    zeros = lambda s: _varying(jnp.zeros(s.shape, s.dtype))  # noqa: E731
+    shapes = jax.eval_shape(gradient, trained, first)
+    nothing = (jax.tree.map(jnp.zeros_like, trained), jax.tree.map(zeros, shapes[1]))
+
+    def add(total, numbered):
+        index, rows = numbered
+        # Marked alike in both branches, whether or not they hang on the rows.
+        compute = lambda rows: jax.tree.map(_varying, gradient(trained, rows))  # noqa: E731
+        if live is None:
+            gradients, (sums, passed) = compute(rows)
+        else:
+            gradients, (sums, passed) = jax.lax.cond(index < live, compute, lambda _: nothing, rows)
+        return jax.tree.map(jnp.add, total, (gradients, sums)), passed
+
+    count = next(iter(rows.values())).shape[0]
+    start = (nothing[0], nothing[1].sums)
+    (gradients, sums), passed = jax.lax.scan(add, start, (jnp.arange(count), rows))
+    return gradients, sums, passed
+
+
+def _clip_replica(gradients: dict, limit: float) -> dict:
+    """Scales a device's own gradient down to a norm, and to its share of the mean over devices.
+
+    The gradient is that of the device's own mean loss. So the update depends on how many devices
+    there are; that is what google-research/bert does (its CrossShardOptimizer averages gradients
+    that are clipped already).
+    """
+    norm = optax.tree.norm(gradients)
+    devices = math.prod(jax.lax.axis_size(axis) for axis in specs.BATCH)
+    scale = limit / jnp.maximum(norm, limit) / devices
+    return jax.tree.map(lambda g: g * scale, gradients)
 
 
 def _weights(sums: Sums, stage: Stage) -> dict[str, Float[Array, ""]]:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from bert_jax.data import pipeline
+from bert_jax.data.batch_size import BatchSizes, BatchWarmup
 from bert_jax.data.order import order
 from bert_jax.data.packing import Packing, Rows
+from bert_jax.data.pairs import PairRows, Pairs
 from bert_jax.data.pipeline import Batches, HostSlice, ValidationBatches, prefetch, to_device
 from bert_jax.data.tokenizer import SpecialTokens
 from bert_jax.data.windows import MemorySplit
@@ -184,6 +186,163 @@ def test_validation_on_hosts_is_the_same_and_of_equal_length():
         for name, array in whole.items():
             parts = [host.batch(index)[name] for host in hosts]
             assert np.array_equal(np.concatenate(parts), array)
+
+
+# Epochs of unequal length
+
+
+def make_pairs(seed=0, num_documents=12, **values):
+    """Pairs of documents whose token ids are their places in the stream, plus 10."""
+    rng = np.random.default_rng(1)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(20, 80, num_documents))])
+    flags = np.where(rng.random(offsets[-1]) < 0.2, 3, 1).astype(np.uint8)
+    split = MemorySplit(np.arange(10, 10 + offsets[-1]), flags, offsets.astype(np.int64))
+    return PairRows.build(split, Pairs(24, **values), SPECIAL, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "values", [{"copies": 3}, {"copies": 1}, {"copies": None, "masks": "fresh"}]
+)
+@pytest.mark.parametrize("batch_size", [7, 300])
+@pytest.mark.usefixtures("blocks")
+def test_pairs_come_in_the_order_of_their_epoch(values, batch_size):
+    """Against counting through the epochs one row after the other."""
+    rows = make_pairs(**values)
+    expected = []
+    for epoch in range(8):
+        of_epoch = rows.copy(epoch % values["copies"] if values["copies"] else epoch)
+        permuted = order(5, epoch, len(of_epoch), np.arange(len(of_epoch)))
+        taken = of_epoch.take(permuted, words=True)
+        expected.append({**taken, "epoch": np.full(len(of_epoch), epoch)})
+    expected = {name: np.concatenate([e[name] for e in expected]) for name in expected[0]}
+    assert len({rows.size(c) for c in range(3)}) == 3  # unequal, else this shows little
+    batches = Batches(rows, batch_size=batch_size, seed=5, words=True)
+    last = len(expected["epoch"]) // batch_size - 1
+    for step in (last, 0, last // 2, min(last, last // 2 + 1), last // 3):
+        batch = batches.batch(step)
+        examples = slice(step * batch_size, (step + 1) * batch_size)
+        assert batch["example_ids"].tolist() == list(range(examples.start, examples.stop))
+        for name, array in batch.items():
+            if name != "example_ids":
+                assert np.array_equal(array, expected[name][examples]), name
+
+
+def test_pairs_resume_anywhere_without_replaying():
+    """A far step needs the sizes of the copies, and the table of its own copy only."""
+    rows = make_pairs(copies=3)
+    batch = Batches(rows, batch_size=4, seed=0).batch(10**8)
+    cycle = sum(make_pairs(copies=3).size(copy) for copy in range(3))
+    total = 4 * 10**8
+    fresh = make_pairs(copies=3)
+    rest, copy = total % cycle, 0
+    while rest >= fresh.size(copy):
+        rest, copy = rest - fresh.size(copy), copy + 1
+    epoch = total // cycle * 3 + copy
+    of_copy = fresh.copy(copy)
+    expected = of_copy.take(order(0, epoch, len(of_copy), np.array([rest])))
+    for name, array in expected.items():
+        assert np.array_equal(batch[name][:1], array)
+    assert batch["mask_ids"].max() < cycle
+
+
+def test_pairs_on_hosts_and_of_other_seeds():
+    rows = make_pairs(copies=2)
+    alone = Batches(rows, batch_size=12, seed=3)
+    hosts = [
+        Batches(make_pairs(copies=2), batch_size=12, seed=3, host=HostSlice(i, 3)) for i in range(3)
+    ]
+    for step in (0, 5, 40):
+        parts = [host.batch(step) for host in hosts]
+        for name, array in alone.batch(step).items():
+            assert np.array_equal(np.concatenate([part[name] for part in parts]), array)
+    other = Batches(rows, batch_size=12, seed=4).batch(0)
+    assert not np.array_equal(other["input_ids"], alone.batch(0)["input_ids"])
+
+
+def test_a_pair_of_a_copy_is_masked_by_one_number_whenever_it_comes():
+    rows = make_pairs(copies=2)
+    batches = Batches(rows, batch_size=10, seed=0)
+    seen = {}
+    for step in range(4 * (rows.size(0) + rows.size(1)) // 10):
+        batch = batches.batch(step)
+        for mask, ids in zip(batch["mask_ids"].tolist(), batch["input_ids"].tolist(), strict=True):
+            assert seen.setdefault(mask, ids) == ids
+    assert sorted(seen) == list(range(rows.size(0) + rows.size(1)))
+
+
+def test_validation_of_pairs_has_every_pair_once_whatever_the_run():
+    made = [list(ValidationBatches(make_pairs(), batch_size=16, words=True)) for _ in range(2)]
+    together = [
+        {n: np.concatenate([b[n] for b in batches]) for n in batches[0]} for batches in made
+    ]
+    num_rows = make_pairs().size(0)
+    assert together[0]["example_weights"].sum() == num_rows < len(together[0]["example_weights"])
+    for name, array in make_pairs().take(np.arange(num_rows), words=True).items():
+        assert np.array_equal(together[0][name][:num_rows], array)
+        empty = {"input_ids": 9, "word_ids": -1}.get(name, 0)
+        assert np.all(together[0][name][num_rows:] == empty)
+    for name, array in together[0].items():
+        assert np.array_equal(together[1][name], array)
+
+
+# Batches that grow
+
+
+GROWING = BatchSizes(12, 8, BatchWarmup(2, 3, 8 * 200))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.usefixtures("blocks")
+def test_growing_batches_have_every_example_once(count):
+    rows = make_rows(31)
+    hosts = [
+        Batches(rows, batch_size=12, seed=3, sizes=GROWING, host=HostSlice(i, count), words=True)
+        for i in range(count)
+    ]
+    epochs, positions = np.divmod(np.arange(1000), 31)
+    plain = rows.take(order(3, epochs, 31, positions), words=True)
+    example, sizes = 0, []
+    for step in range(60):
+        parts = [host.batch(step) for host in hosts]
+        batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        real = batch["segment_ids"].any(axis=1)
+        sizes.append(int(real.sum()))
+        assert batch["input_ids"].shape == (12, 8)
+        assert real.tolist() == [True] * sizes[-1] + [False] * (12 - sizes[-1])
+        assert batch["example_ids"].tolist() == list(range(example, example + 12))
+        for name in NAMES:
+            assert np.array_equal(batch[name][real], plain[name][example : example + sizes[-1]])
+            assert np.all(batch[name][~real] == {"input_ids": 9, "word_ids": -1}.get(name, 0))
+        example += sizes[-1]
+    assert sizes == sorted(sizes) and set(sizes) == {2, 5, 8, 11, 12}
+    assert sizes == [GROWING.batch_size_at(step) for step in range(60)]
+
+
+def test_growing_batches_of_pairs():
+    """Places without an example have label 0, and are seen by their segment of 0."""
+    rows = make_pairs(copies=2)
+    batches = Batches(rows, batch_size=12, seed=3, sizes=GROWING)
+    plain = Batches(rows, batch_size=1, seed=3)
+    batch = batches.batch(0)
+    for name, array in batch.items():
+        if name != "example_ids":
+            both = np.concatenate([plain.batch(step)[name] for step in (0, 1)])
+            assert np.array_equal(array[:2], both)
+            assert np.all(array[2:] == (9 if name == "input_ids" else 0))
+    assert np.all(batches.batch(59)["segment_ids"][:, 0] == 1)
+
+
+def test_growing_batches_count_their_examples():
+    steps = GROWING.step_of_example(2**32) - 1
+    assert steps * 12 > 2**32  # so many full batches would be too many
+    batches = Batches(make_rows(7), batch_size=12, seed=0, steps=steps, sizes=GROWING)
+    assert batches.batch(steps - 1)["example_ids"][-1] < 2**32
+    with pytest.raises(ValueError, match="after smaller batches"):
+        Batches(make_rows(7), batch_size=12, seed=0, steps=steps + 2, sizes=GROWING)
+    with pytest.raises(ValueError, match=f"got {steps + 2}"):
+        batches.batch(steps + 2)
+    with pytest.raises(ValueError, match="12 rows, but batch_size is 24"):
+        Batches(make_rows(7), batch_size=24, seed=0, sizes=GROWING)
 
 
 # Prefetch

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from bert_jax.data.packing import Packing
+from bert_jax.data.pairs import PairRows, Pairs
 from bert_jax.data.pipeline import Batches
-from bert_jax.data.synthetic import SyntheticRows, synthetic_split
+from bert_jax.data.synthetic import SyntheticRows, synthetic_rows, synthetic_split
 from bert_jax.data.tokenizer import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -21,6 +22,28 @@ def test_several_documents_a_row(length, mode, attend):
     inside = batch["word_ids"] >= 0
     assert batch["input_ids"][inside].min() >= 5 and batch["input_ids"].max() < 1000
     assert set(np.unique(batch["input_ids"][~inside])) <= {0, 2, 3}
+
+
+@pytest.mark.parametrize("kind", ["next", "order", "order_or_next", "contiguous"])
+def test_pairs_without_a_corpus(kind):
+    rows = synthetic_rows(1000, SPECIAL, Pairs(64, kind), 3)
+    assert isinstance(rows, PairRows)
+    table = rows.table
+    assert len(rows) > 5_000 and rows.efficiency > 0.8
+    if kind != "contiguous":
+        assert 0.4 < table.labels.mean() < 0.75  # half, and those of chunks of one sentence
+    batch = Batches(rows, batch_size=16, seed=0, words=True).batch(3)
+    assert batch["input_ids"].shape == (16, 64) and batch["input_ids"].max() < 1000
+    same = synthetic_rows(1000, SPECIAL, Pairs(64, kind), 3)
+    index = np.arange(50)
+    assert np.array_equal(same.take(index)["input_ids"], rows.take(index)["input_ids"])
+
+
+def test_packing_decides_which_rows():
+    packed = synthetic_rows(1000, SPECIAL, Packing(32), 0)
+    expected = SyntheticRows(1000, SPECIAL, Packing(32), 0)
+    index = np.arange(9)
+    assert np.array_equal(packed.take(index)["input_ids"], expected.take(index)["input_ids"])
 
 
 def test_tokens_follow_zipf_and_half_are_predictable():

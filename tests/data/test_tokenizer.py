@@ -5,6 +5,7 @@ import json
 import pickle
 import random
 import re
+import string
 import subprocess
 import sys
 import unicodedata
@@ -168,7 +169,15 @@ def test_words_are_runs_of_tokens(kind, tokenizers, documents):
         if kind == "wordpiece":
             starts = [not token.startswith("##") for token in tokens]
         elif kind == "unigram":
-            starts = [token.startswith("\u2581") for token in tokens]
+            # Marks stand alone, as in WordPiece; a space belongs to what follows.
+            starts = [
+                token.startswith("\u2581")
+                or (
+                    before != "\u2581"
+                    and (token[0] in string.punctuation or before[-1] in string.punctuation)
+                )
+                for before, token in zip(["a", *tokens], tokens, strict=False)
+            ]
         else:  # a space opens a word; and letters, digits, other characters do not mix
             text_pieces = re.findall(
                 r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", text
@@ -192,6 +201,43 @@ def test_each_cjk_character_is_a_word(tokenizers):
     assert [(spans[0][0], spans[-1][1]) for spans in by_word.values()] == [
         (0, 2), (2, 3), (3, 4), (4, 6)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, size", [("byte_bpe", 266), ("unigram", 18)])
+def test_each_cjk_character_is_a_word_where_tokens_allow(kind, size):
+    """Where no pre-tokenizer splits them: bytes of one character, and a piece of two."""
+    texts = ["\u5317\u4eac"] * 9 + ["\u6211 \u7231 a b \u4e2d \u6587 c d"] * (kind == "unigram")
+    tokenizer = Tokenizer.train(texts=texts, kind=kind, vocab_size=size)
+    text = "\u6211\u7231\u5317\u4eac ab\u4e2d\u6587cd"
+    two = {"byte_bpe": ["\u5317\u4eac"], "unigram": ["\u5317", "\u4eac"]}[kind]
+    expected = ["\u6211", "\u7231", *two, "ab", "\u4e2d", "\u6587", "cd"]
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    assert len(encoding.ids) == {"byte_bpe": 18, "unigram": 12}[kind]
+    spans: dict[int | None, list[int]] = {}
+    for word, span in zip(encoding.word_ids, encoding.offsets, strict=True):
+        spans.setdefault(word, []).extend(span)
+    assert [text[min(ends) : max(ends)] for ends in spans.values()] == expected
+    assert encoding.word_ids == tokenizer.encode_batch([text], add_special_tokens=False)[0].word_ids
+    assert tokenizer.encode_arrays([text])[0].word_start.sum() == len(expected)
+    second = tokenizer.encode("\u4e2d", text).word_ids
+    assert second[-len(encoding.ids) - 1 : -1] == encoding.word_ids
+
+
+def test_given_words_of_a_corpus(tokenizer):
+    """A Chinese word of several characters, given as such, is one word; so are its offsets."""
+    words = ["\u5317\u4eac", "of", "", "\u6b22\u8fce", "the-people", "\U0001f600"]
+    array = tokenizer.encode_arrays([words], is_split_into_words=True)[0]
+    encoding = tokenizer.encode(words, is_split_into_words=True, add_special_tokens=False)
+    assert array.ids.dtype == np.uint32
+    assert array.ids.tolist() == encoding.ids
+    assert (np.cumsum(array.word_start) - 1).tolist() == np.unique(
+        encoding.word_ids, return_inverse=True
+    )[1].tolist()
+    assert array.word_start.sum() == 5
+    joined = " ".join(words)
+    for (start, end), number in zip(array.offsets.tolist(), encoding.word_ids, strict=True):
+        assert joined[start:end] in words[number]
+    assert tokenizer.encode_arrays([[]], is_split_into_words=True)[0].ids.tolist() == []
 
 
 def test_words_without_a_splitting_pre_tokenizer(tmp_path):

@@ -10,6 +10,7 @@ from bert_jax.data.tokenizer_encoding import (
     as_pairs,
     number_words,
     offset_array,
+    starts_after_marks,
     trim,
     trim_in_words,
     truncate,
@@ -69,7 +70,38 @@ def test_number_words_in_each_sequence():
     ids = [0, 0, 2, 1, 0, 0, 1, 1, 0]
     sequences = [None, 0, 0, 0, 0, None, 1, 1, None]
     expected = [None, 0, 0, 1, 1, None, 0, 1, None]
-    assert number_words(ids, sequences, starts) == expected
+    assert number_words(sequences, starts[ids]) == expected
+
+
+def test_words_start_at_marks_where_tokens_allow():
+    """Marks, a token of spaces before one, a character in two tokens, an empty token."""
+    text = "a-b \u4e2d\u6587c, (x"
+    spans = [
+        (0, 1), (1, 2), (2, 3), (4, 4), (4, 5), (4, 5), (5, 6), (6, 7), (7, 8), (9, 10), (10, 11)
+    ]  # fmt: skip
+    offsets, is_space = offset_array(spans), np.array([span == (4, 4) for span in spans])
+    both = starts_after_marks(offsets, text, is_space, marks="cjk and punctuation")
+    assert np.flatnonzero(both).tolist() == [1, 2, 6, 7, 8, 9, 10]
+    cjk = starts_after_marks(offsets, text, is_space, marks="cjk")
+    assert np.flatnonzero(cjk).tolist() == [6, 7]
+    assert not starts_after_marks(offsets[:1], text, is_space[:1], marks="cjk").any()
+
+
+@pytest.mark.parametrize(
+    "characters, expected",
+    [
+        ("$+<=>^`|~!_\u3002\u00bf\u2014", True),
+        ("\u4e00\u9fff\u3400\uf900\U00020000\U0002fa1f", True),
+        ("a1\u00e9\u3042\u30a2\uac00\u20ac\U0001f600\u4dc0\U0002fa20\U0010ffff", False),
+    ],
+)
+def test_marks_are_those_of_bert(characters, expected):
+    """Its tokenization.py: not kana, Hangul, currency signs and emoji."""
+    for character in characters:
+        text = f"a{character}"
+        offsets = offset_array([(0, 1), (1, 2)])
+        starts = starts_after_marks(offsets, text, np.zeros(2, bool), marks="cjk and punctuation")
+        assert starts.tolist() == [False, expected], character
 
 
 @pytest.mark.parametrize("first", range(8))

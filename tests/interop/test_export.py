@@ -17,12 +17,17 @@ from bert_jax.interop.choice import choose
 from bert_jax.interop.export import export_hf
 from bert_jax.interop.families import FAMILIES
 from bert_jax.models.config import (
+    AlibiPositions,
+    Biases,
+    Dropout,
     EncoderConfig,
+    GlobalAttention,
     Heads,
     LearnedPositions,
     Norm,
     Pooler,
     RotaryPositions,
+    SinusoidalPositions,
     TruncatedNormal,
     VocabularyHead,
 )
@@ -391,6 +396,62 @@ def test_dropout_that_has_no_field_is_noted(tmp_path):
 def test_what_transformers_has_no_code_for_is_refused(name):
     with pytest.raises(ValueError, match="in the nearest, modernbert: modernbert has no way to"):
         choose(MaskedLM(preset(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mosaicbert-base", "nearest, bert: bert has no way to say positions AlibiPositions"),
+        ("crammed-bert", "nearest, distilbert: distilbert has no way to say positions Sinusoidal"),
+        ("wettig-large", "nearest, roberta: roberta has "),
+    ],
+)
+def test_encoders_of_papers_alone_are_refused(name, message):
+    for model in (MaskedLM(preset(name)), EncoderModel(preset(name))):
+        with pytest.raises(ValueError, match=message) as caught:
+            choose(model)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_causal_encoder_is_refused(name, tmp_path):
+    """Transformers would run it both ways: other numbers from the same parameters."""
+    config = preset(name)
+    if config.convolution is not None:  # no causal model has one
+        return
+    left = dataclasses.replace(config.attention, direction="left")
+    model = MaskedLM(dataclasses.replace(config, attention=left))
+    for family in (None, PUBLISHED[name]):
+        with pytest.raises(ValueError, match=r"has no way to say attention .*direction='left'"):
+            choose(model, family)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"biases": Biases(mlp="out")},
+        {"mlp": "gated", "biases": Biases(mlp="out")},
+        {"positions": SinusoidalPositions(512)},
+        {"positions": SinusoidalPositions(512, scale="learned")},
+        {"positions": AlibiPositions(512)},
+    ],
+)
+@pytest.mark.parametrize("name", sorted(set(PUBLISHED) - {"ettin-32m"}))
+def test_axes_of_no_family_are_refused_by_all(name, change):
+    """Set in an encoder that its family says in full otherwise."""
+    # Windows do not go with linear biases, nor does DeBERTa's mask decoder.
+    plain = {"attention": GlobalAttention(), "heads": Heads()}
+    config = dataclasses.replace(preset(name), **plain | change)
+    for family in (None, PUBLISHED[name]):
+        with pytest.raises(ValueError, match=r"has no way to say|rotary|positions") as caught:
+            choose(MaskedLM(config), family)
+        assert "\n" not in str(caught.value)
+
+
+def test_dropout_after_the_feed_forward_layer_is_noted():
+    rates = Dropout(0.1, 0.1, mlp_out=0.0)
+    (note,) = choose(MaskedLM(dataclasses.replace(SMALL, dropout=rates))).unsaid
+    assert note.startswith("config.json cannot say dropout.mlp_out 0.0 and says 0.1")
 
 
 def test_the_vocabulary_head_of_a_model_without_one_does_not_matter():

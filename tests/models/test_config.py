@@ -6,10 +6,12 @@ import math
 import pytest
 
 from bert_jax.models.config import (
+    AlibiPositions,
     Convolution,
     DisentangledPositions,
     Dropout,
     EncoderConfig,
+    GlobalAttention,
     Heads,
     LayerSharing,
     LearnedPositions,
@@ -19,6 +21,7 @@ from bert_jax.models.config import (
     Pooler,
     RotaryPositions,
     TruncatedNormal,
+    Uniform,
     VocabularyHead,
 )
 
@@ -97,11 +100,16 @@ def test_configs_are_hashable_values():
             "positions.max_length is 0; it must be at least 1.",
         ),
         (lambda: RotaryPositions(theta=1.0), "positions.theta is 1.0; it must be greater than 1."),
+        (
+            lambda: AlibiPositions(max_length=0),
+            "positions.max_length is 0; it must be at least 1.",
+        ),
         (lambda: Norm(eps=0.0), "norm.eps is 0.0; it must lie between 0 and 1."),
         (lambda: Norm(eps=1.0), "norm.eps is 1.0; it must lie between 0 and 1."),
         (lambda: Dropout(hidden=1.0), "dropout.hidden is 1.0; a rate lies in [0, 1)."),
         (lambda: Dropout(attention=-0.1), "dropout.attention is -0.1; a rate lies in [0, 1)."),
         (lambda: Dropout(mlp_inner=2.0), "dropout.mlp_inner is 2.0; a rate lies in [0, 1)."),
+        (lambda: Dropout(mlp_out=1.0), "dropout.mlp_out is 1.0; a rate lies in [0, 1)."),
         (
             lambda: RotaryPositions(local_theta=0.5),
             "positions.local_theta is 0.5; it must be greater than 1.",
@@ -158,6 +166,18 @@ ENHANCED = Heads(VocabularyHead(mask_decoder="enhanced"))
             "without absolute ones at the input",
         ),
         (
+            lambda: EncoderConfig(9, positions=DISENTANGLED, heads=ENHANCED, norm=Norm("pre")),
+            "norm placement 'post'",
+        ),
+        (
+            lambda: EncoderConfig(9, positions=AlibiPositions(), attention=LocalAttention()),
+            "local attention does not go with ALiBi positions",
+        ),
+        (
+            lambda: EncoderConfig(9, attention=GlobalAttention("left"), convolution=Convolution()),
+            "'left' does not go with the convolution",
+        ),
+        (
             lambda: EncoderConfig(
                 9, embedding_size=8, heads=Heads(VocabularyHead(transform="none"))
             ),
@@ -176,6 +196,14 @@ def test_maps_back_to_the_stream_start_smaller_by_depth():
     config = EncoderConfig(9, num_layers=22, initializer=TruncatedNormal(0.02, "by_depth"))
     assert config.residual_initializer == TruncatedNormal(0.02 / math.sqrt(44))
     assert EncoderConfig(9, initializer=Normal(0.03)).residual_initializer == Normal(0.03)
+
+
+def test_maps_outside_the_layers_may_start_as_in_tensorflow():
+    config = EncoderConfig(9, initializer=TruncatedNormal(0.02, outer="glorot"))
+    assert config.outer_initializer(128, 256) == Uniform(math.sqrt(6 / 384))
+    assert config.residual_initializer == config.initializer
+    for start in (TruncatedNormal(0.02), Normal(0.03), Uniform(0.1)):
+        assert EncoderConfig(9, initializer=start).outer_initializer(3, 4) == start
 
 
 def test_rows_of_relative_tables():

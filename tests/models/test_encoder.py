@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 
 from bert_jax.models.config import (
+    AlibiPositions,
+    Biases,
     Dropout,
     EncoderConfig,
     Execution,
+    GlobalAttention,
     LearnedPositions,
     Norm,
     Normal,
     RotaryPositions,
+    SinusoidalPositions,
+    TruncatedNormal,
 )
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.encoder import Encoder
@@ -42,6 +47,30 @@ CONFIGS = {
         embedding_size=8,
         activation="gelu_tanh",
         initializer=Normal(0.02),
+    ),
+    # MosaicBERT, with its 12 heads of 12 slopes, and the same run causally.
+    "alibi": EncoderConfig(
+        **COMMON | {"hidden_size": 24, "num_heads": 12},
+        positions=AlibiPositions(64),
+        norm=Norm("post", 1e-12),
+        mlp="gated",
+        biases=Biases(mlp="out"),
+    ),
+    "alibi-left": EncoderConfig(
+        **COMMON | {"hidden_size": 24, "num_heads": 12},
+        positions=AlibiPositions(64),
+        attention=GlobalAttention("left"),
+        norm=Norm("post", 1e-12),
+        mlp="gated",
+        biases=Biases(mlp="out"),
+    ),
+    # Crammed BERT.
+    "scaled-sinusoids": EncoderConfig(
+        **COMMON,
+        positions=SinusoidalPositions(64, scale="learned"),
+        norm=Norm("pre", 1e-12, after_embeddings=True),
+        mlp="gated",
+        biases=Biases("none", "none"),
     ),
 }
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
@@ -121,8 +150,10 @@ def reference_row(c, params, ids, segments, positions, types):
         x = x + tables["position"]["embedding"][positions + c.positions.offset]
     if c.type_vocab_size:
         x = x + tables["type"]["embedding"][types]
+    if isinstance(c.positions, SinusoidalPositions):
+        x = x + tables["position"]["scale"] * reference_sinusoids(positions, c.hidden_size)
     post = c.norm.placement == "post"
-    x = norm(c, tables["norm"], x) if post else x
+    x = norm(c, tables["norm"], x) if c.norm.on_embeddings else x
     x = linear(tables["projection"], x) if c.embedding_size else x
     for index in range(c.num_layers):
         p = jax.tree.map(lambda leaf: leaf[index], params["layers"])  # noqa: B023
@@ -130,8 +161,10 @@ def reference_row(c, params, ids, segments, positions, types):
             c, p, x if post else norm(c, p["attention_norm"], x), segments, positions
         )
         x = norm(c, p["attention_norm"], x + attended) if post else x + attended
-        inner = linear(p["mlp_in"], x if post else norm(c, p["mlp_norm"], x))
-        out = linear(p["mlp_out"], gelu(c, inner))
+        normed = x if post else norm(c, p["mlp_norm"], x)
+        inner = gelu(c, linear(p["mlp_in"], normed))
+        inner = inner * linear(p["mlp_gate"], normed) if c.mlp == "gated" else inner
+        out = linear(p["mlp_out"], inner)
         x = norm(c, p["mlp_norm"], x + out) if post else x + out
     return x if post else norm(c, params["final_norm"], x)
 
@@ -146,10 +179,34 @@ def reference_attention(c, p, x, segments, positions):
             q, k = (reference_rotation(c, y, positions) for y in (q, k))
         for i in range(len(x)):
             seen = (segments == segments[i]) & (segments != 0)
+            if c.attention.direction == "left":
+                seen &= np.arange(len(x)) <= i
             if seen.any():
-                scores = np.exp(k[seen] @ q[i] / math.sqrt(c.head_dim))
+                scores = k[seen] @ q[i] / math.sqrt(c.head_dim)
+                if isinstance(c.positions, AlibiPositions):
+                    distances = np.abs(positions[seen] - positions[i])
+                    scores = scores - reference_slopes(c.num_heads)[head] * distances
+                scores = np.exp(scores)
                 context[i, part] = scores / scores.sum() @ v[seen]
     return linear(p["attention_out"], context)
+
+
+def reference_slopes(heads: int) -> list[float]:
+    """As released (get_slopes): by the ratio of neighbours, and recursively."""
+    if math.log2(heads).is_integer():
+        first = 2 ** (-(2 ** -(math.log2(heads) - 3)))
+        return [first * first**i for i in range(heads)]
+    below = 2 ** math.floor(math.log2(heads))
+    return reference_slopes(below) + reference_slopes(2 * below)[0::2][: heads - below]
+
+
+def reference_sinusoids(positions, width):
+    """As released (SinusoidalPositional): sines at even entries, cosines at odd ones."""
+    rates = np.exp(np.arange(0, width, 2) * (-math.log(10_000.0) / width))
+    out = np.zeros((len(positions), width))
+    out[:, 0::2] = np.sin(positions[:, None] * rates)
+    out[:, 1::2] = np.cos(positions[:, None] * rates)
+    return out
 
 
 def reference_rotation(c, x, positions):
@@ -160,7 +217,7 @@ def reference_rotation(c, x, positions):
 
 
 def linear(p, x):
-    return x @ p["kernel"] + p["bias"]
+    return x @ p["kernel"] + p.get("bias", 0.0)
 
 
 def norm(c, p, x):
@@ -234,6 +291,20 @@ def test_default_position_ids(config, batch):
     )
 
 
+@pytest.mark.parametrize("name", ["alibi", "alibi-left"])
+def test_linear_biases_know_distances_only(batch, name):
+    """8000 further on, and the other way round in a row: the same hidden states."""
+    far = {**batch, "positions": batch["positions"] + 8000}
+    config = CONFIGS[name]
+    np.testing.assert_array_equal(run(config, **far), run(config, **batch))
+    narrow = dataclasses.replace(config, compute_dtype="bfloat16")
+    np.testing.assert_array_equal(run(narrow, **far), run(narrow, **batch))
+    back = {**batch, "positions": 100 - batch["positions"]}
+    np.testing.assert_array_equal(run(config, **back), run(config, **batch))
+    without = {**batch, "positions": 0 * batch["positions"]}
+    assert np.abs(run(config, **without) - run(config, **batch))[:3].max() > 0.1
+
+
 def test_rotary_positions_can_be_shifted(batch):
     """Only distances count, also 8000 further on, where bfloat16 angles would all be wrong."""
     config = CONFIGS["pre-rotary"]
@@ -258,7 +329,8 @@ def gradients(name: str, loop: str = "unroll", remat: str = "none", dtype: str =
     rng = np.random.default_rng(3)
     ids = jnp.asarray(rng.integers(10, 50, (BATCH, LENGTH)), jnp.int32)
     segments = jnp.asarray([[1] * LENGTH] * 3 + [[1] * 5 + [2] * 4 + [0] * 3], jnp.int32)
-    weights = jnp.asarray(rng.normal(0, 1, (BATCH, LENGTH, 16)) * (segments != 0)[..., None])
+    weights = rng.normal(0, 1, (BATCH, LENGTH, config.hidden_size))
+    weights = jnp.asarray(weights * (segments != 0)[..., None])
 
     def loss(params, key):
         seed = DropoutSeed.from_key(key, jnp.arange(BATCH, dtype=jnp.uint32))
@@ -276,6 +348,7 @@ def gradients(name: str, loop: str = "unroll", remat: str = "none", dtype: str =
     [
         ("pre-rotary", "scan", "none"),
         ("post-learned", "scan", "full"),
+        ("alibi-left", "scan", "full"),
     ],
 )
 def test_execution_changes_no_value(name, loop, remat):
@@ -304,7 +377,8 @@ def assert_gradients_close(got, right, tolerance):
     But a key's bias adds the same to all scores of a query, which softmax ignores: its gradient
     is 0, unless rotary positions turn it by position.
     """
-    zero = 1e-4 * np.linalg.norm(right["layers"]["query"]["bias"])
+    biases = "bias" in right["layers"]["query"]
+    zero = 1e-4 * np.linalg.norm(right["layers"]["query"]["bias"]) if biases else 0.0
 
     def check(path, got, right):
         if np.linalg.norm(right) < zero:
@@ -340,6 +414,11 @@ def test_every_dropout_has_a_mask_of_its_own(monkeypatch):
     jax.eval_shape(lambda: Encoder(config).apply(params, ids, ids, seed=seed))
     assert len(set(seen)) == len(seen) == 1 + 3 * config.num_layers
     assert sorted(rate for _, _, rate in seen) == [0.2] * 5 + [0.3] * 2
+    # MosaicBERT's: inside the feed-forward layer (site 4) and not after it (site 2).
+    seen.clear()
+    config = dataclasses.replace(config, dropout=Dropout(0.2, 0.0, mlp_inner=0.4, mlp_out=0.0))
+    jax.eval_shape(lambda: Encoder(config).apply(params, ids, ids, seed=seed))
+    assert sorted(seen) == [(0, 3, 0.2), (1, 1, 0.2), (1, 4, 0.4), (2, 1, 0.2), (2, 4, 0.4)]
 
 
 # --------------------------------------------------------------------------------- embeddings
@@ -361,6 +440,53 @@ def test_a_row_hit_1000_times_in_bfloat16_gets_the_float32_sum():
     assert gradient["word"]["embedding"].dtype == jnp.float32
     np.testing.assert_array_equal(gradient["word"]["embedding"][17], 1000)
     np.testing.assert_array_equal(gradient["type"]["embedding"][0], 1000)
+
+
+@pytest.mark.parametrize(("place", "bias"), [("after_norm", True), ("before_norm", False)])
+def test_a_projection_has_a_bias_only_after_the_norm(place, bias):
+    """ALBERT's and ELECTRA's has one, DeBERTa's none; the values by their order."""
+    config = EncoderConfig(**COMMON, embedding_size=8, embedding_projection=place)
+    embeddings = Embeddings(config)
+    ids = jnp.asarray([[11, 12]], jnp.int32)
+    shapes = jax.eval_shape(embeddings.init, jax.random.key(0), ids, ids, None, None)["params"]
+    rng = np.random.default_rng(4)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), shapes)
+    assert params["projection"].keys() == {"kernel"} | ({"bias"} if bias else set())
+    out = embeddings.apply({"params": params}, ids, jnp.arange(2)[None], None, None)
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    x = p["word"]["embedding"][[11, 12]] + p["position"]["embedding"][:2]
+    first, second = (norm, linear) if bias else (linear, norm)
+
+    def apply(step, x):
+        return linear(p["projection"], x) if step is linear else norm(config, p["norm"], x)
+
+    right = apply(second, apply(first, x))
+    np.testing.assert_allclose(out[0], right, atol=1e-5)  # float32 sums of 8 and 16 terms
+
+
+def test_a_learned_scale_of_sinusoids_starts_at_one_over_the_root_of_the_width():
+    config = CONFIGS["scaled-sinusoids"]
+    ids = jnp.full((1, 1), 12, jnp.int32)
+    params = Embeddings(config).init(jax.random.key(0), ids, ids, None, None)["params"]
+    np.testing.assert_array_equal(params["position"]["scale"], np.float32([16**-0.5]))
+    fixed = dataclasses.replace(config, positions=SinusoidalPositions(64))
+    params = Embeddings(fixed).init(jax.random.key(0), ids, ids, None, None)["params"]
+    assert params.keys() == {"word", "norm"}
+
+
+def test_electra_s_projection_starts_as_tensorflow_s_default():
+    """Glorot's uniform: limit sqrt(6 / (8 + 4096)), standard deviation limit / sqrt(3)."""
+    config = EncoderConfig(
+        **COMMON | {"hidden_size": 4096}, embedding_size=8,
+        initializer=TruncatedNormal(0.02, outer="glorot"),
+    )  # fmt: skip
+    ids = jnp.full((1, 1), 12, jnp.int32)
+    params = Embeddings(config).init(jax.random.key(0), ids, ids, None, None)["params"]
+    kernel, limit = np.asarray(params["projection"]["kernel"]), math.sqrt(6 / 4104)
+    assert 0.999 * limit < np.abs(kernel).max() <= limit  # of 32,768 draws
+    # The standard deviation of n uniform draws is off by limit * .26 / sqrt(n): 5 of them.
+    assert abs(kernel.std() - limit / math.sqrt(3)) < 5 * 0.26 * limit / math.sqrt(kernel.size)
+    assert np.abs(params["word"]["embedding"]).max() <= 0.04 + 1e-7  # cut at two deviations
 
 
 def test_padding_rows_of_roberta_start_at_zero():
@@ -397,7 +523,13 @@ def test_parameters_are_named_by_role(config):
     }
     assert {path.rpartition("/")[2] for path in paths} == {"kernel", "bias", "scale", "embedding"}
     layers = [path for path in paths if path.startswith("layers/")]
-    assert len(layers) == 16 and all(paths[path][0] == config.num_layers for path in layers)
+    # Kernels and biases of 4 + 2 maps, scales and biases of 2 norms; a gate; without biases.
+    count = 16 + {"all": 0, "out": 0, "none": -5}[config.biases.mlp] + (config.mlp == "gated")
+    count -= 1 if config.biases.mlp != "all" else 0
+    assert len(layers) == count and all(paths[path][0] == config.num_layers for path in layers)
     assert ("final_norm/scale" in paths) == (config.norm.placement == "pre")
-    assert ("embeddings/norm/scale" in paths) == (config.norm.placement == "post")
+    assert ("embeddings/norm/scale" in paths) == config.norm.on_embeddings
+    assert ("embeddings/position/scale" in paths) == (
+        isinstance(config.positions, SinusoidalPositions)
+    )
     assert ("embeddings/projection/kernel" in paths) == (config.embedding_size is not None)

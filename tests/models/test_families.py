@@ -32,6 +32,8 @@ FAMILIES = (
     "modernbert-base",
     "neobert",
     "nomic-bert",
+    "mosaicbert-base",
+    "crammed-bert",
 )
 # Those whose attention has two forms; in the others both are one program.
 OF_TWO_FORMS = ("deberta-base", "deberta-v2-xlarge", "deberta-v3-base-generator", "modernbert-base")
@@ -195,7 +197,16 @@ def test_layout_changes_no_value(config, loop, shape):
 
 
 @pytest.mark.parametrize(
-    "name", ["albert-base-v1", "deberta-base", "deberta-v2-xlarge", "modernbert-base", "neobert"]
+    "name",
+    [
+        "albert-base-v1",
+        "deberta-base",
+        "deberta-v2-xlarge",
+        "modernbert-base",
+        "neobert",
+        "mosaicbert-base",
+        "crammed-bert",
+    ],
 )
 def test_a_mesh_of_three_axes_changes_no_value(tiny_preset, name):
     check_layout(tiny_preset(name), Execution("scan", "none", "fast"), (1, 2, 2))

@@ -38,6 +38,8 @@ FAMILIES = (
     "modernbert-base",
     "neobert",
     "nomic-bert",
+    "mosaicbert-base",
+    "crammed-bert",
 )
 
 

@@ -5,13 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.config import LearnedPositions, RotaryPositions
-from bert_jax.models.positions import default_position_ids, rotary_angles, rotate, sinusoids
+from bert_jax.models.config import AlibiPositions, LearnedPositions, RotaryPositions
+from bert_jax.models.positions import (
+    alibi_bias,
+    alibi_slopes,
+    default_position_ids,
+    rotary_angles,
+    rotate,
+    sinusoids,
+)
 
 REAL = np.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 1, 0], [1, 0, 1, 0, 1], [0] * 5])
 
 
-@pytest.mark.parametrize("scheme", [LearnedPositions(), RotaryPositions()])
+@pytest.mark.parametrize("scheme", [LearnedPositions(), RotaryPositions(), AlibiPositions()])
 def test_positions_run_along_the_row(scheme):
     ids = default_position_ids(scheme, jnp.asarray(REAL))
     np.testing.assert_array_equal(ids, np.tile(np.arange(5), (5, 1)))
@@ -100,3 +107,34 @@ def test_sinusoids():
     angles = ids[..., None] / 10_000.0 ** (2 * (np.arange(8) // 2) / 8)
     right = np.where(np.arange(8) % 2 == 0, np.sin(angles), np.cos(angles))
     np.testing.assert_allclose(got, right, atol=5e-5)  # float32 angles up to 511
+
+
+# ------------------------------------------------------------------------------ linear biases
+
+
+@pytest.mark.parametrize(
+    ("heads", "powers"),
+    [
+        (1, [8]),
+        (2, [4, 8]),
+        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (16, [i / 2 for i in range(1, 17)]),
+        # MosaicBERT: those of 8, and every second of 16's.
+        (12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]),
+        (3, [4, 8, 2]),
+        (5, [2, 4, 6, 8, 1]),
+    ],
+)
+def test_slopes(heads, powers):
+    np.testing.assert_allclose(alibi_slopes(heads), 2.0 ** -np.asarray(powers), rtol=1e-15)
+
+
+def test_linear_biases():
+    """Two documents in a row; distances that bfloat16 would round."""
+    ids = np.asarray([[0, 1, 2, 0, 1, 5001]])
+    bias = alibi_bias(jnp.asarray(ids), 12)
+    assert bias.shape == (1, 12, 6, 6) and bias.dtype == jnp.float32
+    for h, i, j in np.ndindex(12, 6, 6):
+        right = -alibi_slopes(12)[h] * abs(ids[0, i] - ids[0, j])
+        np.testing.assert_allclose(bias[0, h, i, j], right, rtol=1e-7)  # one rounding of each
+    np.testing.assert_array_equal(bias[0, 0, 5], [-2500.5, -2500, -2499.5, -2500.5, -2500, 0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tokenizer import SpecialTokens
-from bert_jax.objectives.base import Objective, means
+from bert_jax.objectives.base import Objective, means, split_passed
 from bert_jax.objectives.masked_lm import MaskedLanguageModel, masked_lm_loss
 from bert_jax.objectives.masking import Masking
 from bert_jax.parallel import specs
@@ -129,13 +129,14 @@ def test_sums_and_weights():
     correct = jnp.asarray([[True, False, True], [True, True, True]])
     model = Recorder(nll, correct)
     sums = masked_lm_loss(model, {"a": {"x": 1}}, masked_batch(), KEY, {"a": {"y": 2}})
-    assert jax.tree.map(float, sums) == {
-        "loss": (7.0, 3.0),
-        "accuracy": (2.0, 3.0),
-        "dropped": (5.0, 8.0),
+    by_row = jax.tree.map(np.ndarray.tolist, jax.tree.map(np.asarray, sums))
+    assert by_row == {
+        "loss": ([3.0, 4.0], [2.0, 1.0]),
+        "accuracy": ([1.0, 1.0], [2.0, 1.0]),
+        "dropped": ([0.0, 5.0], [2.0, 6.0]),
     }
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(sums))
-    assert means(sums) == {"loss": 7 / 3, "accuracy": 2 / 3, "dropped": 5 / 8}
+    assert means(split_passed(sums).sums) == {"loss": 7 / 3, "accuracy": 2 / 3, "dropped": 5 / 8}
     assert model.variables == {"params": {"a": {"x": 1, "y": 2}}}
 
 

@@ -8,6 +8,7 @@ import pytest
 from bert_jax.ops.attention import (
     attention,
     attention_probabilities,
+    left_mask,
     local_mask,
     masked_softmax,
     row_mask,
@@ -208,14 +209,21 @@ def test_segment_mask():
     np.testing.assert_array_equal(seen, np.asarray(expected, bool)[None, None])
 
 
+@pytest.mark.parametrize("direction", ["both", "left"])
 @pytest.mark.parametrize("radius", [0, 1, 3, 9])
-def test_local_mask(radius):
+def test_local_mask(radius, direction):
     segments = np.asarray([[1, 1, 1, 2, 2, 1, 0, 0], [1] * 8])
-    seen = local_mask(jnp.asarray(segments), radius)
+    seen = local_mask(jnp.asarray(segments), radius, direction)
     assert seen.shape == (2, 1, 8, 8) and seen.dtype == jnp.bool_
     for b, i, j in np.ndindex(2, 8, 8):
         own = segments[b, i] == segments[b, j] != 0
-        assert bool(seen[b, 0, i, j]) == (own and abs(i - j) <= radius)
+        near = abs(i - j) <= radius and (direction == "both" or j <= i)
+        assert bool(seen[b, 0, i, j]) == (own and near)
+
+
+def test_left_mask():
+    """A token sees itself and what precedes it."""
+    np.testing.assert_array_equal(left_mask(3), [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
 
 
 def test_padding_and_segments_compose_without_infinities():

@@ -250,3 +250,17 @@ def test_any_key_makes_a_seed(impl):
     seeds = [DropoutSeed.from_key(jax.random.key(s, impl=impl), jnp.arange(2)) for s in (0, 1)]
     assert seeds[0].words.shape == (2,)
     assert (seeds[0].words != seeds[1].words).any()
+
+
+# ------------------------------------------------------------------------------------- shared
+
+
+def test_what_a_batch_shares_does_not_depend_on_its_examples():
+    """One row, whatever examples there are and however many; but on the step and the layer."""
+    shape = (1, 6, 5)
+    one, other = (seed_of(examples=e, layer=2).shared() for e in ([4, 9, 1], [7, 123456]))
+    np.testing.assert_array_equal(draw(shape, 5, one), draw(shape, 5, other))
+    np.testing.assert_array_equal(one.example_ids, [0])
+    assert one.example_ids.dtype == jnp.uint32
+    for changed in (seed_of(step=1, layer=2).shared(), seed_of(layer=3).shared()):
+        assert np.any(draw(shape, 5, one) != draw(shape, 5, changed))

@@ -31,8 +31,8 @@ def inputs(length: int, dtype=jnp.float32, batch: int = BATCH):
     return [*arrays, jnp.asarray(segments, jnp.int32)]
 
 
-def dense(query, key, value, segments, *, radius, **kwargs):
-    return attention(query, key, value, local_mask(segments, radius), **kwargs)
+def dense(query, key, value, segments, *, radius, direction="both", **kwargs):
+    return attention(query, key, value, local_mask(segments, radius, direction), **kwargs)
 
 
 def value_and_gradients(form, **kwargs):
@@ -49,8 +49,9 @@ def value_and_gradients(form, **kwargs):
 
 
 @functools.cache
-def compiled(form, radius: int):
-    return jax.jit(value_and_gradients(form, radius=radius), compiler_options=QUICK)
+def compiled(form, radius: int, direction: str = "both"):
+    function = value_and_gradients(form, radius=radius, direction=direction)
+    return jax.jit(function, compiler_options=QUICK)
 
 
 def assert_close(got, right):
@@ -66,18 +67,30 @@ def test_equals_dense_attention_with_a_window(radius, length):
     assert_close(compiled(local_attention, radius)(*arguments), compiled(dense, radius)(*arguments))
 
 
-@pytest.mark.parametrize("length", [1, 50, 64])
-def test_a_row_of_one_block(length):
+@pytest.mark.parametrize(("radius", "length"), SIZES)
+def test_to_the_left_it_equals_dense_attention_with_a_window(radius, length):
+    """Causal: forward and backward."""
     arguments = inputs(length)
-    assert_close(compiled(local_attention, 5)(*arguments), compiled(dense, 5)(*arguments))
+    got = compiled(local_attention, radius, "left")(*arguments)
+    assert_close(got, compiled(dense, radius, "left")(*arguments))
+    if radius:
+        assert np.abs(got[0] - compiled(local_attention, radius)(*arguments)[0]).max() > 0.1
 
 
-def reference(query, key, value, segments, radius, keep=None):
+@pytest.mark.parametrize("direction", ["both", "left"])
+@pytest.mark.parametrize("length", [1, 50, 64])
+def test_a_row_of_one_block(length, direction):
+    arguments = inputs(length)
+    got = compiled(local_attention, 5, direction)(*arguments)
+    assert_close(got, compiled(dense, 5, direction)(*arguments))
+
+
+def reference(query, key, value, segments, radius, keep=None, direction="both"):
     """One query at a time, over the keys it may see, in float64."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     segments, out = np.asarray(segments), np.zeros(query.shape)
     for b, h, i in np.ndindex(query.shape[:3]):
-        low, high = max(0, i - radius), i + radius + 1
+        low, high = max(0, i - radius), i + 1 + (radius if direction == "both" else 0)
         seen = low + np.flatnonzero(segments[b, low:high] == segments[b, i])
         if segments[b, i] == 0:
             continue
@@ -93,6 +106,8 @@ def test_equals_the_reference():
     arguments = inputs(150)
     out, *_ = compiled(local_attention, 10)(*arguments)
     np.testing.assert_allclose(out, reference(*arguments, 10), atol=2e-6)  # float32 sums of 21
+    out, *_ = compiled(local_attention, 10, "left")(*arguments)
+    np.testing.assert_allclose(out, reference(*arguments, 10, direction="left"), atol=2e-6)
 
 
 @pytest.mark.parametrize(("radius", "visible"), [(64, 129), (10, 21)])
@@ -106,6 +121,10 @@ def test_a_window_of_equal_scores_is_a_mean(radius, visible):
     assert np.count_nonzero(middle) == visible
     np.testing.assert_allclose(middle[200 - radius : 201 + radius], 1 / visible, rtol=1e-6)
     assert np.count_nonzero(out[0, 0, 0]) == radius + 1
+    segments = jnp.ones((1, length), jnp.int32)
+    out = local_attention(same, same, value, segments, radius=radius, direction="left")
+    np.testing.assert_array_equal(np.flatnonzero(out[0, 0, 200]), np.arange(200 - radius, 201))
+    assert np.count_nonzero(out[0, 0, 0]) == 1
 
 
 def test_what_sees_nothing_is_zero_and_passes_no_gradient():
@@ -151,19 +170,23 @@ def test_dropout_acts_on_the_probabilities():
 
 
 @functools.cache
-def on_one_device():
+def on_one_device(direction: str = "both"):
     """Batch 8 so that 2 x 2 x 2 devices share it; radius 5, three blocks."""
     arguments = inputs(150, batch=8)
-    return arguments, compiled(local_attention, 5)(*arguments)
+    return arguments, compiled(local_attention, 5, direction)(*arguments)
 
 
-@pytest.mark.parametrize("shape", [MeshShape(8), MeshShape(2, 2, 2)])
-def test_under_a_mesh(shape):
-    arguments, right = on_one_device()
+@pytest.mark.parametrize(
+    ("shape", "direction"),
+    [(MeshShape(8), "both"), (MeshShape(2, 2, 2), "both"), (MeshShape(2, 2, 2), "left")],
+)
+def test_under_a_mesh(shape, direction):
+    arguments, right = on_one_device(direction)
     with jax.set_mesh(make_mesh(shape)):
         laid_out = [jax.device_put(x, specs.spec(*specs.HEADS)) for x in arguments[:3]]
         segments = jax.device_put(arguments[3], specs.spec(*specs.TOKENS))
-        function = jax.jit(value_and_gradients(local_attention, radius=5), compiler_options=QUICK)
+        form = value_and_gradients(local_attention, radius=5, direction=direction)
+        function = jax.jit(form, compiler_options=QUICK)
         got = function(*laid_out, segments)
         for array in got:
             assert jax.typeof(array).sharding.spec == specs.spec(*specs.HEADS)

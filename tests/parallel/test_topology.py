@@ -15,9 +15,8 @@ from bert_jax.parallel.hlo import collectives, total_bytes
 from bert_jax.parallel.mesh import MeshShape, make_mesh, put_batch
 from bert_jax.parallel.topology import abstract_batch, compile_train_step, topology_mesh
 from bert_jax.train.optimizer import AdamW
-from bert_jax.train.schedule import Linear
 from bert_jax.train.state import abstract_state, init_params, init_state
-from bert_jax.train.step import StepConfig, make_train_step
+from bert_jax.train.step import Pace, StepConfig, make_train_step
 
 
 @pytest.mark.parametrize(
@@ -85,8 +84,9 @@ def test_abstract_batch_is_what_put_batch_makes(words):
     mesh = make_mesh(MeshShape(2, 4, 1))
     names = ["input_ids", "segment_ids", "position_ids"] + ["word_ids"] * words
     rows = {name: np.zeros((32, 5), np.int32) for name in names}
-    real = put_batch({**rows, "example_ids": np.zeros(32, np.uint32)}, mesh, microbatches=2)
-    shapes = abstract_batch(32, 2, 5, mesh, words=words)
+    host = {**rows, "example_ids": np.zeros(32, np.uint32)}
+    real = put_batch(host, mesh, microbatches=2)
+    shapes = abstract_batch(32, 2, {n: x[:1] for n, x in host.items()}, mesh)
     assert {n: (x.shape, x.dtype) for n, x in shapes.items()} == {
         n: (x.shape, x.dtype) for n, x in real.items()
     }
@@ -109,13 +109,18 @@ def test_gradients_of_all_microbatches_are_reduced_once(shape, least, most):
     model, optimizer = MaskedLM(config), AdamW()
     special = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
     objective = MaskedLanguageModel(Masking(), special, config.vocab_size)
-    step = make_train_step(objective, model.apply, StepConfig(optimizer, Linear(), 100, seed=0))
+    step = make_train_step(objective, model.apply, StepConfig(optimizer, seed=0))
+    names = ("input_ids", "segment_ids", "position_ids")
+    example = {name: np.zeros((1, 16), np.int32) for name in names}
+    example["example_ids"] = np.zeros(1, np.uint32)
     mesh = make_mesh(shape)
     with jax.set_mesh(mesh):
         state = abstract_state(
             lambda: init_state(init_params(model, 0), objective, optimizer), mesh
         )
-    compiled = compile_train_step(step, state, abstract_batch(32, 4, 16, mesh), mesh)
+    compiled = compile_train_step(
+        step, (state, abstract_batch(32, 4, example, mesh), Pace(np.float32(1))), mesh
+    )
     weights = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert least <= total_bytes(collectives(compiled.as_text())) / (4 * weights) <= most
     donated = compiled.as_text().partition("\n")[0].count("-alias)")

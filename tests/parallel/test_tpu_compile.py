@@ -17,22 +17,22 @@ pytest.importorskip("libtpu")
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bert_jax.data.packing import Packing
-from bert_jax.data.tokenizer_parts import SpecialTokens
+from bert_jax.data.synthetic import synthetic_rows
 from bert_jax.experiment import Experiment
 from bert_jax.models.config import ComputeDtype
-from bert_jax.models.heads import MaskedLM
-from bert_jax.objectives.base import total_loss
-from bert_jax.objectives.masked_lm import MaskedLanguageModel
+from bert_jax.objectives.base import split_passed, total_loss
 from bert_jax.parallel import specs
 from bert_jax.parallel.hlo import REDUCTIONS, collectives, total_bytes
 from bert_jax.parallel.mesh import MeshShape
 from bert_jax.parallel.topology import abstract_batch, compile_train_step, topology_mesh
 from bert_jax.recipes import preset, recipe
-from bert_jax.train.state import TrainState, abstract_state, init_params, init_state
-from bert_jax.train.step import StepConfig, make_train_step
+from bert_jax.train.state import TrainState, abstract_state, init_state, initial_key
+from bert_jax.train.step import Pace, StepConfig, make_train_step
+from bert_jax.train.task import make_task, synthetic_vocabulary
 
 TOPOLOGY = "v5e:4x4"
 # What a chip (of 16 GiB) may need: 2.5 GiB were measured for 16 rows of 128, 8.7 GiB for
@@ -44,10 +44,7 @@ DATA_PARALLEL, FULLY_SHARDED = MeshShape(16, 1, 1), MeshShape(1, 16, 1)
 LIMITS = {DATA_PARALLEL: 1.3, FULLY_SHARDED: 3.2}
 WITHOUT_OPTIMIZATION = {"optimization_level": 9}  # jax's O0
 
-SPECIAL = {
-    "bert-base": SpecialTokens(pad=0, unk=100, cls=101, sep=102, mask=103),
-    "roberta-base": SpecialTokens(pad=1, unk=3, cls=0, sep=2, mask=50264, family="roberta"),
-}
+FULL = Pace(np.float32(1.0))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -115,33 +112,43 @@ class Step:
         )
 
 
-def parts(name: str, dtype: ComputeDtype):
-    """Experiment, model, objective, and the builder of the first state of a recipe."""
-    experiment = dataclasses.replace(recipe(name), gradient_dtype=dtype)
-    model = MaskedLM(experiment.model)
-    objective = MaskedLanguageModel(experiment.masking, SPECIAL[name], experiment.model.vocab_size)
+def parts(e: Experiment):
+    """Task of an experiment, and the builder of its first state."""
+    task = make_task(e, synthetic_vocabulary(e.model), e.masking)
 
     def init() -> TrainState:
-        params = init_params(model, experiment.seed)
-        return init_state(params, objective, experiment.optimizer)
+        return init_state(task.init(initial_key(e.seed)), task.objective, e.optimizer)
 
-    return experiment, model, objective, init
+    return task, init
 
 
 def batch_of(e: Experiment, mesh: jax.sharding.Mesh):
-    return abstract_batch(e.batch_size, e.microbatches, e.packing.seq_length, mesh)
+    special = synthetic_vocabulary(e.model).special
+    rows = synthetic_rows(e.model.vocab_size, special, e.packing, seed=0)
+    example = rows.take(np.arange(1), words=e.masking.needs_words)
+    example["example_ids"] = np.zeros(1, np.uint32)
+    return abstract_batch(e.batch_size, e.microbatches, example, mesh)
 
 
 def compiled(name: str, shape: MeshShape, dtype: ComputeDtype, options) -> Step:
     """The step of a recipe as `bert_jax.train.loop` runs it."""
-    e, model, objective, init = parts(name, dtype)
-    config = StepConfig(e.optimizer, e.schedule, e.steps, e.seed, e.gradient_dtype)
-    step = make_train_step(objective, model.apply, config)
+    return compiled_experiment(
+        dataclasses.replace(recipe(name), gradient_dtype=dtype), shape, options
+    )
+
+
+def compiled_experiment(e: Experiment, shape: MeshShape, options) -> Step:
+    task, init = parts(e)
+    step = make_train_step(
+        task.objective, task.apply, StepConfig(e.optimizer, e.seed, e.gradient_dtype)
+    )
     mesh = topology_mesh(TOPOLOGY, shape)
     with jax.set_mesh(mesh):
         state = abstract_state(init, mesh)
-    executable = compile_train_step(step, state, batch_of(e, mesh), mesh, compiler_options=options)
-    return Step(executable, state, dtype, LIMITS[shape])
+    executable = compile_train_step(
+        step, (state, batch_of(e, mesh), FULL), mesh, compiler_options=options
+    )
+    return Step(executable, state, e.gradient_dtype, LIMITS[shape])
 
 
 @pytest.mark.parametrize(
@@ -189,26 +196,16 @@ def test_other_families_move_each_gradient_once(name, length):
         batch_size=256,
         microbatches=2,
         steps=1000,
+        gradient_dtype="bfloat16",
     )
-    model = MaskedLM(e.model)
-    special = SpecialTokens(pad=e.model.pad_id, unk=3, cls=1, sep=2, mask=4)
-    objective = MaskedLanguageModel(e.masking, special, e.model.vocab_size)
-    config = StepConfig(e.optimizer, e.schedule, e.steps, e.seed, "bfloat16")
-    mesh = topology_mesh(TOPOLOGY, DATA_PARALLEL)
-    with jax.set_mesh(mesh):
-        state = abstract_state(
-            lambda: init_state(init_params(model, e.seed), objective, e.optimizer), mesh
-        )
-    executable = compile_train_step(
-        make_train_step(objective, model.apply, config), state, batch_of(e, mesh), mesh,
-        compiler_options=WITHOUT_OPTIMIZATION,
-    )  # fmt: skip
-    assert Step(executable, state, "bfloat16", LIMITS[DATA_PARALLEL]).faults() == []
+    step = compiled_experiment(e, DATA_PARALLEL, WITHOUT_OPTIMIZATION)
+    assert step.faults() == []
 
 
 def test_copy_without_constraints_is_caught(monkeypatch):
     """The same model, loss and layouts of parameters, with the rest left to the partitioner."""
-    e, model, objective, init = parts("bert-base", "float32")
+    e = recipe("bert-base")
+    task, init = parts(e)
     explicit = topology_mesh(TOPOLOGY, FULLY_SHARDED)
     with jax.set_mesh(explicit):
         laid_out = abstract_state(init, explicit), batch_of(e, explicit)
@@ -220,26 +217,26 @@ def test_copy_without_constraints_is_caught(monkeypatch):
     monkeypatch.setattr(specs, "spec", lambda *axes: None)
     monkeypatch.setattr(specs, "gathered", lambda parameter: parameter)
     step = compile_train_step(
-        functools.partial(unconstrained_step, e, model, objective), state, batch, automatic,
+        functools.partial(unconstrained_step, e, task), (state, batch), automatic,
         compiler_options=WITHOUT_OPTIMIZATION,
     )  # fmt: skip
     faults = Step(step, state, "float32", LIMITS[FULLY_SHARDED]).faults()
     assert any("the collectives of a step move" in fault for fault in faults), faults
 
 
-def unconstrained_step(e, model, objective, state, batch):
+def unconstrained_step(e, task, state, batch):
     """A step as one would write it first: the gradient of the loss of the global batch."""
     rows = jax.tree.map(lambda leaf: leaf[0], batch)
-    rows = objective.corrupt(jax.random.key(1), state.step, rows)
-    (stage,) = objective.stages
+    rows = task.objective.corrupt(jax.random.key(1), state.step, rows)
+    (stage,) = task.objective.stages
 
     def loss(params):
-        sums = stage.loss(model.apply, params, rows, jax.random.key(2), {})
+        sums, _ = split_passed(stage.loss(task.apply, params, rows, jax.random.key(2), {}))
         return total_loss(sums, stage.coefficients, {n: sums[n][1] for n in stage.coefficients})
 
     direction, moments = e.optimizer.direction().update(
         jax.grad(loss)(state.params), state.opt_states[0], state.params
     )
-    rate = e.optimizer.learning_rate * e.schedule.factor(state.step, e.steps)
+    rate = e.optimizer.learning_rate
     params = optax.apply_updates(state.params, optax.tree.scale(-rate, direction))
     return dataclasses.replace(state, step=state.step + 1, params=params, opt_states=(moments,))

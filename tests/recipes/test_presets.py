@@ -1,7 +1,10 @@
 """Published encoders: parameter counts of the releases, and the numbers that set families apart."""
 
+import dataclasses
+
 import pytest
 
+from bert_jax.models.config import AlibiPositions, SinusoidalPositions, Uniform
 from bert_jax.models.heads import MaskedLM, PreTraining, ReplacedTokenDetector
 from bert_jax.models.model import EncoderModel
 from bert_jax.models.sizes import parameter_count
@@ -60,6 +63,59 @@ def test_parameter_count_of_body_and_pooler(name, count):
     assert parameter_count(SequenceClassifier(config, num_labels=1)) - classifier == count
 
 
+def linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    return inputs * outputs + (outputs if bias else 0)
+
+
+def test_parameters_of_encoders_whose_releases_transformers_cannot_count():
+    """From their modules, one by one; tied output tables once."""
+    d, f, v = 768, 3072, 30522
+    norm = 2 * d
+    # bert_layers.py: Wqkv, dense, LayerNorm; gated_layers without a bias, wo, layernorm.
+    layer = linear(d, 3 * d) + linear(d, d) + norm
+    layer += linear(d, 2 * f, bias=False) + linear(f, d) + norm
+    head = linear(d, d) + norm + v  # transform, its norm, one bias an entry
+    mosaic = (v + 2) * d + norm + 12 * layer + head
+    assert parameter_count(MaskedLM(preset("mosaicbert-base"))) == mosaic == 137_395_770
+    assert mosaic + 6 * (d + 1) == 137_400_384  # with the six rows that are padding there
+
+    # crammed_bert.py: norms with biases, maps without; the gate halves 3,072; one scale factor.
+    layer = linear(d, 3 * d, bias=False) + linear(d, d, bias=False) + norm
+    layer += linear(d, f, bias=False) + linear(f // 2, d, bias=False) + norm
+    crammed = 32768 * d + 1 + norm + 16 * layer + norm
+    assert parameter_count(MaskedLM(preset("crammed-bert"))) == crammed == 119_589_889
+
+    # fairseq: 512 positions behind two rows, norms of embeddings and at the end, a vocabulary head.
+    d, f, v, norm = 1024, 4096, 50265, 2048
+    layer = 4 * linear(d, d) + norm + linear(d, f) + linear(f, d) + norm
+    wettig = (v + 514) * d + norm + 24 * layer + norm + linear(d, d) + norm + v
+    assert parameter_count(MaskedLM(preset("wettig-large"))) == wettig == 355_413_081
+
+
+def test_the_ones_that_no_release_shows():
+    """What their sources say, where it sets them apart from the family they come from."""
+    mosaic, crammed, wettig = map(preset, ("mosaicbert-base", "crammed-bert", "wettig-large"))
+    assert (mosaic.dropout.mlp_inner, mosaic.dropout.on_mlp_out) == (0.1, 0.0)
+    assert (mosaic.mlp, mosaic.biases.mlp, mosaic.biases.attention) == ("gated", "out", "all")
+    assert (mosaic.positions, mosaic.norm.placement) == (AlibiPositions(512), "post")
+    assert crammed.positions == SinusoidalPositions(128, scale="learned")
+    assert (crammed.intermediate_size, crammed.vocab_size) == (1536, 32768)
+    assert (crammed.norm.placement, crammed.norm.on_embeddings) == ("pre", True)
+    assert not crammed.heads.vocabulary.decoder_bias
+    assert crammed.heads.vocabulary.transform == "none"
+    assert (wettig.norm.placement, wettig.norm.on_embeddings) == ("pre", True)
+    same = {"norm": wettig.norm, "type_vocab_size": 0}
+    assert dataclasses.replace(preset("roberta-large"), **same) == wettig
+
+
+@pytest.mark.parametrize("name", ["electra-small", "electra-small-generator"])
+def test_electra_leaves_two_maps_at_tensorflow_s_default(name):
+    config = preset(name)
+    inputs, outputs = config.table_size, config.hidden_size
+    assert config.outer_initializer(inputs, outputs) == Uniform((6 / (inputs + outputs)) ** 0.5)
+    assert config.residual_initializer == config.initializer
+
+
 def test_names():
     assert len(set(list_presets())) == len(list_presets()) >= 35
     for name in list_presets():
@@ -94,6 +150,9 @@ TRAPS = {
     "modernbert-base": (1e-5, "gelu", 0.0, 0.0, 0.1),
     "neobert": (1e-5, "silu", 0.0, 0.0, 0.0),
     "nomic-bert": (1e-12, "silu", 0.0, 0.0, 0.0),
+    "mosaicbert-base": (1e-12, "gelu", 0.1, 0.0, 0.1),
+    "crammed-bert": (1e-12, "gelu", 0.0, 0.0, 0.0),
+    "wettig-large": (1e-5, "gelu", 0.1, 0.1, 0.1),
 }
 
 

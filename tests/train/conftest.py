@@ -56,7 +56,7 @@ def experiment(store) -> Experiment:
         steps=20,
         seed=3,
         optimizer=AdamW(learning_rate=3e-3),
-        schedule=Linear(warmup_steps=4),
+        schedule=Linear(warmup=4),
         mesh=MeshShape(data=1),
         evaluation=Evaluation(every=0),
         checkpoints=Checkpoints(every=7),

@@ -17,9 +17,8 @@ from bert_jax.objectives.masked_lm import MaskedLanguageModel
 from bert_jax.objectives.masking import Masking
 from bert_jax.parallel.mesh import MeshShape, make_mesh, put_batch
 from bert_jax.train.optimizer import AdamW
-from bert_jax.train.schedule import Constant
 from bert_jax.train.state import init_params, init_state
-from bert_jax.train.step import StepConfig, make_train_step
+from bert_jax.train.step import Pace, StepConfig, make_train_step
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 FAMILIES = (
@@ -36,7 +35,7 @@ FAMILIES = (
     "nomic-bert",
 )
 # Whose stacks and attention differ most from BERT's, which test_step.py has on many meshes.
-IN_DEFAULT_RUN = ("deberta-v2-xlarge", "modernbert-base")
+IN_DEFAULT_RUN = ("modernbert-base",)
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def stepped(config: EncoderConfig, optimizer, shape: MeshShape, steps: int = 1):
     """(state, losses) after some steps over one batch, from initial parameters."""
     mesh = make_mesh(shape, jax.devices()[: shape.data * shape.fsdp * shape.tensor])
     model, losses = MaskedLM(config), []
-    settings = StepConfig(optimizer, Constant(), total_steps=100, seed=5)
+    settings = StepConfig(optimizer, seed=5)
     with jax.set_mesh(mesh):
         params = jax.jit(lambda: init_params(model, 0), compiler_options=FAST_COMPILE)()
         state = init_state(params, objective(config), optimizer)
@@ -87,7 +86,7 @@ def stepped(config: EncoderConfig, optimizer, shape: MeshShape, steps: int = 1):
             compiler_options=FAST_COMPILE,
         )
         for _ in range(steps):
-            state, metrics = step(state, put_batch(rows(config), mesh, 2))
+            state, metrics = step(state, put_batch(rows(config), mesh, 2), Pace(np.float32(1)))
             losses.append(float(metrics["sums"]["loss"][0] / metrics["sums"]["loss"][1]))
     return jax.tree.map(np.asarray, state), losses
 

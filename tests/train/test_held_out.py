@@ -6,11 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.models.heads import MaskedLM
 from bert_jax.parallel.mesh import MeshShape, make_mesh
-from bert_jax.train.held_out import Scores, held_out, make_scorer, unigram_counts
-from bert_jax.train.inputs import open_inputs, run_objective, validation_batches
-from bert_jax.train.state import init_params
+from bert_jax.train.held_out import Score, Scores, held_out, make_scorer
+from bert_jax.train.inputs import eval_task, open_inputs, validation_batches
+from bert_jax.train.state import initial_key
 
 
 def _fake_batches(rows, batch_size, slots=3):
@@ -25,9 +24,12 @@ def _fake_score(params, batch):
     slots = np.arange(3)
     weights = (slots < (ids % 4)[:, None]).astype(np.float32)
     nll = np.broadcast_to(ids[:, None], weights.shape).astype(np.float32)
+    total = weights.sum(-1)
     return {
-        "nll": nll,
-        "correct": nll % 2 == 0,
+        "sums": {
+            "loss": ((nll * weights).sum(-1), total),
+            "accuracy": (((nll % 2 == 0) * weights).sum(-1), total),
+        },
         "targets": np.broadcast_to(slots, weights.shape),
         "weights": weights,
     }
@@ -52,8 +54,8 @@ def test_every_row_counts_once_whatever_the_batch(batch_size):
     # Add-one frequencies of counts (5, 0, 2): 6/10, 1/10, 3/10.
     log_p = np.log([0.6, 0.1, 0.3])
     floor = -np.concatenate([log_p[:n] for n in counts])
-    assert scores.floor == pytest.approx(floor.mean())
-    assert scores.gain == pytest.approx(floor.mean() - nll.mean())
+    assert scores.floor.mean == pytest.approx(floor.mean())
+    assert scores.gain.mean == pytest.approx(floor.mean() - nll.mean())
 
 
 def test_the_standard_error_is_that_of_a_ratio_over_rows():
@@ -79,27 +81,26 @@ def test_no_target_at_all_is_one_sentence():
 
 
 def test_the_sentence_names_the_numbers():
-    scores = Scores(4.5, 0.02, 0.26, 18_000, 6.5, 2.0, 0.03)
+    weight = 18_000.0
+    values = {"loss": Score(4.5, 0.02, weight), "accuracy": Score(0.26, 0.003, weight)}
+    scores = Scores(values, Score(6.5, 0.01, weight), Score(2.0, 0.03, weight))
     assert scores.sentence() == (
         "held-out cross-entropy 4.500, unigram floor 6.500, gain 2.000 nats (accuracy 0.260; "
         "18,000 targets, standard error 0.020, of the gain 0.030)"
     )
-
-
-def test_unigram_counts_add_blocks():
-    blocks = [np.asarray([0, 1, 1], np.uint16), np.asarray([3], np.uint16)]
-    assert unigram_counts(iter(blocks), 5).tolist() == [1, 2, 0, 1, 0]
+    more = Scores({**values, "pair_loss": Score(0.6, 0.01, 90.0)})
+    assert more.sentence().endswith("; pair loss 0.6000 (standard error 0.0100)")
 
 
 def test_scores_do_not_depend_on_devices_or_calls(experiment):
     """Real rows and model: 8 devices = 1 device, and twice the same number."""
-    model = MaskedLM(experiment.model)
     results = []
     for devices in (1, 1, 8):
         with jax.set_mesh(make_mesh(MeshShape(), jax.devices()[:devices])):
             inputs = open_inputs(experiment)
-            score = make_scorer(model, run_objective(experiment, inputs, experiment.masking))
-            params = jax.jit(lambda: init_params(model, 0))()
+            task = eval_task(experiment, inputs)
+            score = make_scorer(task.objective, task.apply)
+            params = jax.jit(task.init)(initial_key(0))
             rows = validation_batches(inputs, experiment, devices)
             results.append(held_out(score, params, rows))
     assert results[0] == results[1]

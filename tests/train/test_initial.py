@@ -8,17 +8,20 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer import SpecialTokens, Tokenizer
 from bert_jax.evaluate.run import load_run
 from bert_jax.interop import import_hf
-from bert_jax.models.heads import MaskedLM
 from bert_jax.models.paths import by_path
+from bert_jax.objectives.base import Setting
+from bert_jax.objectives.masked_lm import MaskedLmObjective
+from bert_jax.objectives.masking import Masking
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 from bert_jax.train.initial import initial_params
-from bert_jax.train.inputs import open_inputs, run_objective
+from bert_jax.train.inputs import open_inputs, run_task
 from bert_jax.train.log import read_metrics
 from bert_jax.train.loop import train
 
+SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 PARITY = Path(__file__).parents[1] / "data" / "parity"
 
 
@@ -29,7 +32,8 @@ def imported():
 
 def start(source, config, mesh=None, tokenizer=None):
     with jax.set_mesh(make_mesh(mesh or MeshShape(1), jax.devices()[: 8 if mesh else 1])):
-        params, notes = initial_params(str(source), MaskedLM(config), 0, tokenizer)
+        task = MaskedLmObjective().task(Setting(config, Masking(), SPECIAL, config.vocab_size))
+        params, notes = initial_params(str(source), task, 0, tokenizer)
     return jax.tree.map(np.asarray, params), notes
 
 
@@ -107,8 +111,8 @@ def test_unused_vocabulary_is_never_drawn(experiment):
     """A model may have more entries than its tokenizer; random replacements are of the latter."""
     larger = dataclasses.replace(experiment.model, vocab_size=experiment.model.vocab_size + 50)
     larger_run = dataclasses.replace(experiment, model=larger)
-    objective = run_objective(larger_run, open_inputs(larger_run), larger_run.masking)
-    assert objective.vocab_size == experiment.model.vocab_size
+    task = run_task(larger_run, open_inputs(larger_run))
+    assert task.objective.vocab_size == experiment.model.vocab_size
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from bert_jax.models.config import (
     RotaryPositions,
     VocabularyHead,
 )
-from bert_jax.train.metrics import Throughput, model_flops_per_step, peak_flops
+from bert_jax.models.flops import model_flops_per_step
+from bert_jax.train.metrics import Throughput, peak_flops
 
 BASE = EncoderConfig(
     vocab_size=256,

@@ -11,13 +11,12 @@ import numpy as np
 from bert_jax.data.packing import Packing
 from bert_jax.experiment import Experiment
 from bert_jax.models.config import Dropout, EncoderConfig, LearnedPositions
-from bert_jax.models.heads import MaskedLM
 from bert_jax.parallel.mesh import MeshShape, make_mesh, put_batch
-from bert_jax.train.inputs import batches, open_inputs, run_objective
+from bert_jax.train.inputs import batches, open_inputs, run_task
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Linear
-from bert_jax.train.state import init_params, init_state
-from bert_jax.train.step import StepConfig, make_train_step
+from bert_jax.train.state import init_state, initial_key
+from bert_jax.train.step import Pace, StepConfig, make_train_step
 
 CURVE = Path(__file__).parents[1] / "data" / "curves" / "bert_torch.npz"
 
@@ -40,7 +39,7 @@ def curve_experiment() -> Experiment:
         batch_size=8,
         steps=500,
         optimizer=AdamW(learning_rate=1e-3),
-        schedule=Linear(warmup_steps=50),
+        schedule=Linear(warmup=50),
     )
 
 
@@ -49,14 +48,17 @@ def test_losses_follow_torch_for_500_steps():
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     with jax.set_mesh(mesh):
         inputs = open_inputs(e)
-        objective, make = run_objective(e, inputs, e.masking), batches(inputs, e)
-        model = MaskedLM(e.model)
-        config = StepConfig(e.optimizer, e.schedule, e.steps, e.seed)
-        step = jax.jit(make_train_step(objective, model.apply, config), donate_argnums=0)
-        state = jax.jit(lambda: init_state(init_params(model, e.seed), objective, e.optimizer))()
+        task, make = run_task(e, inputs), batches(inputs, e)
+        config = StepConfig(e.optimizer, e.seed)
+        step = jax.jit(make_train_step(task.objective, task.apply, config), donate_argnums=0)
+        state = jax.jit(
+            lambda: init_state(task.init(initial_key(e.seed)), task.objective, e.optimizer)
+        )()
         losses, norms = [], []
         for number in range(e.steps):
-            state, metrics = step(state, put_batch(make.batch(number), mesh, 1))
+            state, metrics = step(
+                state, put_batch(make.batch(number), mesh, 1), Pace(np.float32(e.factor(number)))
+            )
             total, weight = metrics["sums"]["loss"]
             losses.append(float(total) / float(weight))
             norms.append(float(metrics["gradient_norm"]))

@@ -154,7 +154,7 @@ def _rows(size: Size) -> dict[str, np.ndarray]:
 
 
 class _Special:
-    pad, mask = 0, 4
+    pad, unk, mask = 0, 1, 4
     ids = (0, 1, 2, 3, 4)
 
 
@@ -187,9 +187,8 @@ def ours(size: Size, dtype: Literal["float32", "bfloat16"]):
     from bert_jax.models.heads import MaskedLM
     from bert_jax.parallel.mesh import MeshShape, make_mesh, put_batch
     from bert_jax.train.optimizer import AdamW
-    from bert_jax.train.schedule import Constant
     from bert_jax.train.state import init_params, init_state
-    from bert_jax.train.step import StepConfig, make_train_step
+    from bert_jax.train.step import Pace, StepConfig, make_train_step
 
     mesh = make_mesh(MeshShape())
     jax.set_mesh(mesh)
@@ -199,13 +198,13 @@ def ours(size: Size, dtype: Literal["float32", "bfloat16"]):
         AdamW(LEARNING_RATE, clip_norm=None),
     )
     state = jax.jit(lambda: init_state(init_params(model, 0), objective, optimizer))()
-    config = StepConfig(optimizer, Constant(), 1000, 0)
+    config = StepConfig(optimizer, 0)
     step = jax.jit(make_train_step(objective, model.apply, config), donate_argnums=0)
     batch = put_batch(_rows(size), mesh, 1)
 
     def one() -> float:
         nonlocal state
-        state, metrics = step(state, batch)
+        state, metrics = step(state, batch, Pace(np.float32(1)))
         total, weight = metrics["sums"]["loss"]
         return float(total) / float(weight)
 

@@ -1,0 +1,96 @@
+"""What a run takes over from the run it starts from: moments, and the clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from bert_jax.config import load_config
+from bert_jax.experiment import Experiment
+from bert_jax.train.checkpoint import Checkpointer
+from bert_jax.train.record import CheckpointMismatch
+from bert_jax.train.state import TrainState
+from bert_jax.train.task import is_run
+
+_SAME = ("data", "packing", "seed")  # what the order of examples hangs on
+
+
+def carried(
+    experiment: Experiment, state: TrainState, like: Any
+) -> tuple[TrainState, int, tuple[str, ...]]:
+    """A fresh state with what the experiment carries over put in.
+
+    Args:
+        experiment: Of the run that begins.
+        state: Its state, with parameters taken over already.
+        like: Shapes and layouts of the state.
+
+    Returns:
+        The state, its step, and sentences for the log.
+
+    Raises:
+        ValueError: If what is to be carried over is not there, or does not fit.
+    """
+    carry, source = experiment.carry, experiment.init_from
+    if source is None or not is_run(Path(source)):
+        _refuse_without_run(experiment)
+        notes = () if source is None else ("moments are fresh, the clock starts at 0",)
+        return state, 0, notes
+    moments = state.opt_states
+    wanted = {"opt_states": like.opt_states} if carry.optimizer == "kept" else {"step": like.step}
+    with Checkpointer(Path(source) / "checkpoints") as saved:
+        try:
+            if carry.step is None:
+                found = saved.restore_latest(wanted)
+            else:
+                found = saved.restore(carry.step, wanted)
+        except CheckpointMismatch as error:
+            raise ValueError(
+                f"carry.optimizer is 'kept', but the moments of {source} do not fit the run "
+                f"({error}); keep model, objective and optimizer as they were, or set "
+                f"--carry.optimizer fresh."
+            ) from error
+    if found is None:
+        raise ValueError(f"{source} holds no checkpoint yet; train it first.")
+    moments_note = "moments are fresh"
+    if carry.optimizer == "kept":
+        moments, moments_note = found.state["opt_states"], f"moments are those of {source}"
+    first = found.step if carry.clock == "kept" else 0
+    _check_steps(experiment, first)
+    clock = f"the clock goes on from step {first:,}" if first else "the clock starts at 0"
+    state = dataclasses.replace(state, opt_states=moments, step=jnp.zeros_like(state.step) + first)
+    return state, first, (f"{moments_note}; {clock}", *_repeats(experiment, source))
+
+
+def _refuse_without_run(experiment: Experiment) -> None:
+    carry = experiment.carry
+    kept = [name for name in ("optimizer", "clock") if getattr(carry, name) == "kept"]
+    if kept or carry.step is not None:
+        what = f"carry.{kept[0]} is 'kept'" if kept else f"carry.step is {carry.step}"
+        raise ValueError(
+            f"{what}, but init_from is {experiment.init_from}, which is no run directory; only "
+            f"runs have moments, a clock and steps."
+        )
+
+
+def _check_steps(experiment: Experiment, first: int) -> None:
+    if first >= experiment.steps:
+        raise ValueError(
+            f"carry.clock is 'kept' and {experiment.init_from} stands at step {first}, but steps "
+            f"is {experiment.steps}; steps counts the earlier run's too: raise it."
+        )
+
+
+def _repeats(experiment: Experiment, source: str) -> tuple[str, ...]:
+    """A warning where a reset clock would show the same examples in the same way again."""
+    earlier = load_config(source)
+    same = all(getattr(earlier, name) == getattr(experiment, name) for name in _SAME)
+    if experiment.carry.clock == "kept" or not same:
+        return ()
+    return (
+        f"data, packing and seed are those of {source} and the clock is reset: order, masks and "
+        f"dropout repeat it; set another --seed to see other ones",
+    )

@@ -1,0 +1,1 @@
+"""Optimizers as data: one frozen record each; `bert_jax.train.optimizer` gathers them."""

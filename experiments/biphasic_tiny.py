@@ -1,0 +1,36 @@
+"""Causal first, then masked: two phases on the same parameters, on the bundled corpus.
+
+    make demo                                     # makes the store, if it is not there yet
+    bert-jax train experiments/biphasic_tiny.py runs/biphasic
+    bert-jax evaluate runs/biphasic/phase-2
+
+One switch of the attention mask lies between the phases (arXiv:2507.00994).
+"""
+
+import dataclasses
+from pathlib import Path
+
+from bert_jax.config import load_experiment
+from bert_jax.models.config import GlobalAttention
+from bert_jax.objectives.causal_lm import CausalLmObjective
+from bert_jax.train.schedule import Trapezoid
+
+masked = load_experiment(Path(__file__).parent / "fixed_compute_mlm.py")
+causal = dataclasses.replace(
+    masked,
+    name="biphasic-causal",
+    model=dataclasses.replace(masked.model, attention=GlobalAttention(direction="left")),
+    objective=CausalLmObjective(),
+    steps=1000,
+    schedule=Trapezoid(warmup=100),
+)
+phases = (
+    causal,
+    dataclasses.replace(
+        masked,
+        name="biphasic-masked",
+        steps=2000,
+        seed=1,
+        schedule=Trapezoid(warmup=50, decay_length=800),
+    ),
+)
