@@ -34,3 +34,4 @@ phases = (
         schedule=Trapezoid(warmup=50, decay_length=800),
     ),
 )
+experiment = causal

@@ -77,3 +77,4 @@ third = dataclasses.replace(
     schedule=Trapezoid(decay_length=200 * 4 * 256.0, decay="1-sqrt", final=0.001),
 )
 phases = (first, second, third)
+experiment = first

@@ -17,7 +17,7 @@ import pytest
 import bert_jax
 from bert_jax.cli import VERBS, main
 from bert_jax.config import flatten, override
-from bert_jax.recipes import list_presets, list_recipes, recipe
+from bert_jax.recipes import list_presets, list_recipes, published, recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -404,19 +404,28 @@ def trained(interrupted: str | None = None) -> SimpleNamespace:
 def test_train(replace: Callable[..., Recorded], capsys: pytest.CaptureFixture[str]) -> None:
     calls = replace("bert_jax.train.loop", "train", trained(), TrainingStopped=Stopped)
     words = ["--optimizer.learning-rate", "3e-4", "--steps", "1000", "--schedule", "cosine"]
-    assert main(["train", "bert-base", *words]) == 0
-    assert main(["train", "bert-base", *words[:2], "runs/a", *words[2:], "--show-examples"]) == 0
-    assert main(["train", "--show-examples", "bert-base", "runs/a", *words]) == 0
-    changed = override(recipe("bert-base"), words)
+    assert main(["train", "roberta-base", *words]) == 0
+    assert main(["train", "roberta-base", *words[:2], "runs/a", *words[2:], "--show-examples"]) == 0
+    assert main(["train", "--show-examples", "roberta-base", "runs/a", *words]) == 0
+    changed = override(recipe("roberta-base"), words)
     assert changed.steps == 1000
     assert calls == [
-        ((changed, Path("runs/bert-base")), {"examples": "record"}),
+        ((changed, Path("runs/roberta-base")), {"examples": "record"}),
         ((changed, Path("runs/a")), {"examples": "show"}),
         ((changed, Path("runs/a")), {"examples": "show"}),
     ]
     assert capsys.readouterr().out.splitlines()[-1] == (
         "run directory runs/a, report runs/a/report.html"
     )
+
+
+def test_train_in_phases(replace: Callable[..., Recorded]) -> None:
+    """A recipe of two phases: one call for both, with the options in each."""
+    calls = replace("bert_jax.train.phases", "train_phases", trained())
+    replace("bert_jax.train.loop", "train", trained(), TrainingStopped=Stopped)
+    assert main(["train", "bert-base", "runs/a", "--seed", "3"]) == 0
+    phases = tuple(override(phase, ["--seed", "3"]) for phase in published("bert-base").phases)
+    assert calls == [((phases, Path("runs/a")), {"examples": "record"})]
 
 
 def test_train_runs_an_experiment_file(
@@ -440,14 +449,14 @@ def test_a_run_that_a_signal_ended_exits_as_the_signal_would(
     signal_name: str, code: int, replace: Callable[..., Recorded]
 ) -> None:
     replace("bert_jax.train.loop", "train", trained(signal_name), TrainingStopped=Stopped)
-    assert call("train bert-base runs/a") == code
+    assert call("train roberta-base runs/a") == code
 
 
 def test_a_run_that_could_not_go_on_exits_with_1(
     replace: Callable[..., Recorded], capsys: pytest.CaptureFixture[str]
 ) -> None:
     replace("bert_jax.train.loop", "train", Stopped("too bad"), TrainingStopped=Stopped)
-    assert call("train bert-base runs/a") == 1
+    assert call("train roberta-base runs/a") == 1
     assert sentence(capsys) == "too bad"
 
 
@@ -455,9 +464,9 @@ def test_train_print_shows_the_resolved_fields_and_trains_nothing(
     replace: Callable[..., Recorded], capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = replace("bert_jax.train.loop", "train", trained(), TrainingStopped=Stopped)
-    assert call("train bert-base --print --schedule trapezoid --steps 7") == 0
+    assert call("train roberta-base --print --schedule trapezoid --steps 7") == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    changed = override(recipe("bert-base"), ["--schedule", "trapezoid", "--steps", "7"])
+    changed = override(recipe("roberta-base"), ["--schedule", "trapezoid", "--steps", "7"])
     assert shown == {name: str(value) for name, value in flatten(changed).items()}
     assert shown["schedule"] == "trapezoid" and shown["steps"] == "7"
     assert calls == []

@@ -181,7 +181,7 @@ def test_facts_of_a_run(run):
         "10% unchanged"
     )
     assert facts["Rows a step"] == "8" and facts["Sequence length"] == "32 tokens"
-    expected = "peak 0.002, Linear: warmup 1, warmup from 0.0, final 0.0; in steps, to 3"
+    expected = "peak 0.002, Linear: warmup 1.0, warmup from 0.0, final 0.0; in steps, to 3"
     assert facts["Learning rate"] == expected
     assert facts["Optimizer"].startswith("AdamW: learning rate 0.002, b1 0.9, b2 0.999, eps 1e-08")
     assert facts["Configuration digest"] == digest(experiment)

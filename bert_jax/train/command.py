@@ -129,7 +129,6 @@ def train(
         return 0
     from bert_jax.train.loop import TrainingStopped
     from bert_jax.train.loop import train as train_experiment
-    from bert_jax.train.phases import train_phases
 
     directory = run_dir or RUNS / phases[0].name
     examples = "show" if show_examples else "record"
@@ -137,6 +136,8 @@ def train(
         if len(phases) == 1:
             result = train_experiment(phases[0], directory, examples=examples)
         else:
+            from bert_jax.train.phases import train_phases
+
             result = train_phases(phases, directory, examples=examples)
     except TrainingStopped as error:
         sys.stderr.write(f"bert-jax: {error}\n")

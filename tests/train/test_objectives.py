@@ -62,6 +62,7 @@ def opened(experiment, run_dir):
     return run, scores
 
 
+@pytest.mark.slow
 def test_sentence_pairs(short, tmp_path):
     pairs = dataclasses.replace(
         short,
@@ -81,6 +82,7 @@ def test_pairs_are_needed(short, tmp_path):
         train(dataclasses.replace(short, objective=SentencePairsObjective()), tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [TIED, DISENTANGLED], ids=["tied", "disentangled"])
 def test_replaced_tokens_resume_bit_for_bit(objective, short, tmp_path):
     """Two steps, then two more by the same command: the same as four, moments included."""
@@ -108,6 +110,7 @@ def test_replaced_tokens_resume_bit_for_bit(objective, short, tmp_path):
         open_model(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_run_of_another_objective(short, masked_run, tmp_path):
     """Encoder kept, heads new; and back. The same objective keeps generator and discriminator."""
     rtd = dataclasses.replace(short, objective=DISENTANGLED, init_from=str(masked_run), steps=1)
@@ -132,6 +135,7 @@ def test_a_run_starts_from_a_run_of_another_objective(short, masked_run, tmp_pat
     assert "new, drawn at random: head_bias" in notes(tmp_path / "back")
 
 
+@pytest.mark.slow
 def test_distillation_from_a_run(short, masked_run, tmp_path):
     student = dataclasses.replace(
         short,
@@ -146,6 +150,7 @@ def test_distillation_from_a_run(short, masked_run, tmp_path):
     assert len(fill_mask("ba [MASK] ke", run)) == 1  # a masked language model like any other
 
 
+@pytest.mark.slow
 def test_causal_then_masked(short, tmp_path):
     left = dataclasses.replace(
         short,
@@ -161,6 +166,7 @@ def test_causal_then_masked(short, tmp_path):
         train(dataclasses.replace(short, objective=CausalLmObjective()), tmp_path / "bad")
 
 
+@pytest.mark.slow
 def test_an_objective_from_a_file(short, tmp_path):
     custom = dataclasses.replace(short, objective=CustomObjective(str(INTRUDER)))
     run, scores = opened(custom, tmp_path / "run")
@@ -171,6 +177,7 @@ def test_an_objective_from_a_file(short, tmp_path):
         train(missing, tmp_path / "missing")
 
 
+@pytest.mark.slow
 def test_selection_by_frequency_needs_a_store_and_follows_it(short, tmp_path):
     rare = dataclasses.replace(short, masking=Masking(frequency_power=0.7))
     opened(rare, tmp_path / "run")
