@@ -18,8 +18,6 @@ os.environ |= {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    # What is tested is values: programs are compiled without optimization, in half the time.
-    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip(),
     # Compiling is most of what a test costs: a second run takes a seventh of the first. Loaded
     # programs give the same bits, HLO text and memory analysis as compiled ones.
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".cache" / "jax"),
