@@ -106,7 +106,11 @@ def compare(
                 return Comparison(tuple(rows), "", directory, result.interrupted)
             measured = _measurements(run_dir, finished, budget.unit, name, seed)
             if then is not None:
-                measured[-1] |= _continued(then, run_dir, seed)
+                continued = dataclasses.replace(then, init_from=str(run_dir), seed=seed)
+                result = train(continued, run_dir / "then")
+                if result.interrupted is not None:
+                    return Comparison(tuple(rows), "", directory, result.interrupted)
+                measured[-1] |= _final_scores(run_dir / "then")
             rows += measured
     comparison = Comparison(tuple(rows), _table(rows, budget), directory)
     write_whole(directory / TABLE, comparison.table + "\n")
@@ -191,6 +195,11 @@ def _check_same_targets(experiments: Mapping[str, Experiment]) -> None:
                     f"{name} and {first} differ in {field}, so they would not be measured on the "
                     f"same held-out rows; give both the same."
                 )
+        if e.evaluation.max_rows != reference.evaluation.max_rows:
+            raise ValueError(
+                f"{name} is measured on {e.evaluation.max_rows} held-out rows and {first} on "
+                f"{reference.evaluation.max_rows}; give both the same evaluation.max_rows."
+            )
         if eval_masking(e) != eval_masking(reference):
             raise ValueError(
                 f"{name} and {first} differ in their masks at evaluation; give both the same "
@@ -198,11 +207,9 @@ def _check_same_targets(experiments: Mapping[str, Experiment]) -> None:
             )
 
 
-def _continued(then: Experiment, run_dir: Path, seed: int) -> dict[str, float]:
+def _final_scores(run_dir: Path) -> dict[str, float]:
     """Final scores of the common continuation, under names that begin with ``then``."""
-    directory = run_dir / "then"
-    train(dataclasses.replace(then, init_from=str(run_dir), seed=seed), directory)
-    last = [r for r in read_metrics(directory) if r["kind"] == "evaluation"][-1]
+    last = [r for r in read_metrics(run_dir) if r["kind"] == "evaluation"][-1]
     return {f"then {name}": value for name, value in last.items() if name not in _ABOUT}
 
 

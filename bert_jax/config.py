@@ -57,12 +57,7 @@ def load_experiment(path: str | Path) -> Experiment:
         ValueError: It raises an exception (with file, line and message), defines no ``experiment``,
             or one with a field of the wrong type.
     """
-    found = run_file(path, "experiment file").get("experiment")
-    if found is None:
-        raise ValueError(
-            f"{path} defines no `experiment`; end it with experiment = Experiment(...)."
-        )
-    return _checked(path, "experiment", found)
+    return _experiment_of(path, run_file(path, "experiment file"))
 
 
 def load_phases(path: str | Path) -> tuple[Experiment, ...]:
@@ -72,14 +67,24 @@ def load_phases(path: str | Path) -> tuple[Experiment, ...]:
         FileNotFoundError: There is no such file.
         ValueError: As for `load_experiment`.
     """
-    found = run_file(path, "experiment file").get("phases")
+    names = run_file(path, "experiment file")
+    found = names.get("phases")
     if found is None:
-        return (load_experiment(path),)
+        return (_experiment_of(path, names),)
     if not isinstance(found, tuple) or not found:
         raise ValueError(
             f"`phases` in {path} is {found!r:.60}; expected a tuple of experiments, one or more."
         )
     return tuple(_checked(path, f"phases[{i}]", phase) for i, phase in enumerate(found))
+
+
+def _experiment_of(path: str | Path, names: Mapping[str, Any]) -> Experiment:
+    found = names.get("experiment")
+    if found is None:
+        raise ValueError(
+            f"{path} defines no `experiment`; end it with experiment = Experiment(...)."
+        )
+    return _checked(path, "experiment", found)
 
 
 def _checked(path: str | Path, name: str, found: Any) -> Experiment:

@@ -115,6 +115,11 @@ def test_by_the_seconds_every_run_gets_the_same_time():
         ({"packing": Packing(seq_length=8)}, (0,), "rtd and mlm differ in packing"),
         ({"data": "elsewhere"}, (0,), "rtd and mlm differ in data"),
         ({"eval_masking": Masking(rate=0.3)}, (0,), "differ in their masks at evaluation"),
+        (
+            {"evaluation": Evaluation(6, 9)},
+            (0,),
+            "rtd is measured on 9 held-out rows and mlm on 32",
+        ),
         ({}, (), "seeds are "),
         ({}, (1, 1), r"seeds are \(1, 1\)"),
     ],

@@ -166,11 +166,11 @@ def test_a_file_may_define_dataclasses(tmp_path: Path) -> None:
         ),
         (
             HEADER + "experiment = Experiment('x', EncoderConfig(9), schedule='linear')\n",
-            r"x\.py: schedule is 'linear'; expected Linear or Cosine or Constant or Trapezoid\.",
+            r"x\.py: schedule is 'linear'; expected Linear or Cosine or Constant or",
         ),
         (
             HEADER + "experiment = Experiment('x', EncoderConfig(9), optimizer='adamw')\n",
-            r"x\.py: optimizer is 'adamw'; expected AdamW\.",
+            r"x\.py: optimizer is 'adamw'; expected AdamW or BertAdam or",
         ),
     ],
 )

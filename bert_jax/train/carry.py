@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -18,18 +18,29 @@ from bert_jax.train.task import is_run
 _SAME = ("data", "packing", "seed")  # what the order of examples hangs on
 
 
-def carried(
-    experiment: Experiment, state: TrainState, like: Any
-) -> tuple[TrainState, int, tuple[str, ...]]:
+class Carried(NamedTuple):
+    """The beginning of a run.
+
+    Attributes:
+        state: Its state.
+        step: Steps that count as done.
+        seconds: Seconds of training that count as spent.
+        notes: Sentences for the log.
+    """
+
+    state: TrainState
+    step: int
+    seconds: float
+    notes: tuple[str, ...]
+
+
+def carried(experiment: Experiment, state: TrainState, like: Any) -> Carried:
     """A fresh state with what the experiment carries over put in.
 
     Args:
         experiment: Of the run that begins.
         state: Its state, with parameters taken over already.
         like: Shapes and layouts of the state.
-
-    Returns:
-        The state, its step, and sentences for the log.
 
     Raises:
         ValueError: If what is to be carried over is not there, or does not fit.
@@ -38,7 +49,7 @@ def carried(
     if source is None or not is_run(Path(source)):
         _refuse_without_run(experiment)
         notes = () if source is None else ("moments are fresh, the clock starts at 0",)
-        return state, 0, notes
+        return Carried(state, 0, 0.0, notes)
     moments = state.opt_states
     wanted = {"opt_states": like.opt_states} if carry.optimizer == "kept" else {"step": like.step}
     with Checkpointer(Path(source) / "checkpoints") as saved:
@@ -58,11 +69,14 @@ def carried(
     moments_note = "moments are fresh"
     if carry.optimizer == "kept":
         moments, moments_note = found.state["opt_states"], f"moments are those of {source}"
-    first = found.step if carry.clock == "kept" else 0
+    first, seconds = 0, 0.0
+    if carry.clock == "kept":
+        first, seconds = found.step, float(found.meta.get("seconds", 0.0))
     _check_steps(experiment, first)
     clock = f"the clock goes on from step {first:,}" if first else "the clock starts at 0"
     state = dataclasses.replace(state, opt_states=moments, step=jnp.zeros_like(state.step) + first)
-    return state, first, (f"{moments_note}; {clock}", *_repeats(experiment, source))
+    notes = (f"{moments_note}; {clock}", *_repeats(experiment, source))
+    return Carried(state, first, seconds, notes)
 
 
 def _refuse_without_run(experiment: Experiment) -> None:

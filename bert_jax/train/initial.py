@@ -88,6 +88,8 @@ def initial_params(
     fresh = by_path(jax.jit(task.extract)(params))
     placed = _placed(from_paths(kept), from_paths({path: wanted[path] for path in kept}))
     whole = from_paths({**fresh, **by_path(placed)})
+    if by_path(shapes).keys() != wanted.keys():  # a generator, a teacher
+        more += ("what else the objective has starts as in a fresh run",)
     return jax.jit(task.insert)(whole, params), notes + more
 
 

@@ -65,7 +65,7 @@ def open_inputs(experiment: Experiment) -> RunInputs:
         for name in store.splits
     }
     counts = None
-    if experiment.masking.frequency_power:
+    if experiment.masking.frequency_power or eval_masking(experiment).frequency_power:
         counts = token_counts(store.split("train"), tokenizer.vocab_size)
     return RunInputs(
         Vocabulary(tokenizer.special, tokenizer.vocab_size, counts),

@@ -40,7 +40,7 @@ from bert_jax.train.optimizer import decay_table
 from bert_jax.train.optimizers.base import OptimizerBase
 from bert_jax.train.report import write_report
 from bert_jax.train.state import TrainState, abstract_state, init_state, initial_key
-from bert_jax.train.step import Pace, StepConfig, make_train_step
+from bert_jax.train.step import Pace, StepConfig, make_train_step, replica_clip_norm
 
 NON_FINITE_FILE = "non_finite.json"
 _now = time.monotonic  # by its own name, so that a test may stop the clock
@@ -135,7 +135,7 @@ def train(
             else:
                 params, notes = start or _initial(experiment, task, inputs)
                 state = jax.jit(state_of, donate_argnums=0)(params)
-                state, first, more = carried(experiment, state, like)
+                state, first, seconds, more = carried(experiment, state, like)
                 notes += more
             del start
             log = stack.enter_context(_open_log(run_dir, experiment, inputs, task, first))
@@ -426,6 +426,11 @@ def _open_log(
 def _opening(experiment: Experiment, inputs: RunInputs, task: Task, state: TrainState) -> str:
     """What is said before the first step of a fresh run."""
     lines = [inputs.train.summary()]
+    if replica_clip_norm(experiment.optimizer) is not None:
+        lines.append(
+            f"gradients are clipped on each of {specs.batch_shards()} devices by itself, so the "
+            f"run depends on how many there are (optimizer.clip)"
+        )
     for stage in task.objective.stages:
         optimizer = stage.optimizer or experiment.optimizer
         if isinstance(optimizer, OptimizerBase):

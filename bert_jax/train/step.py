@@ -107,7 +107,7 @@ def make_train_step(
             trained, frozen = select(params, stage.trains)
             drawn_from = (keys.masks, state.step, dropout_key, pace.microbatches)
             compute = _Compute(
-                stage, apply, objective.corrupt, _replica_clip(optimizer), config.gradient_dtype
+                stage, apply, objective.corrupt, replica_clip_norm(optimizer), config.gradient_dtype
             )
             gradients, (sums, passed) = compute(trained, frozen, batch, drawn_from)
             norm = optax.tree.norm(gradients)
@@ -139,7 +139,7 @@ def make_train_step(
     return step
 
 
-def _replica_clip(optimizer: Optimizer) -> float | None:
+def replica_clip_norm(optimizer: Optimizer) -> float | None:
     """Norm to which an optimizer wants each device's own gradient clipped; None: not at all."""
     return optimizer.clip_norm if getattr(optimizer, "clip", "global") == "replica" else None  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -124,6 +124,7 @@ def test_a_run_starts_from_a_run_of_another_objective(short, masked_run, tmp_pat
         np.testing.assert_allclose(here[path], there[path], atol=1e-6)
     assert "new, drawn at random: detector/bias" in notes(tmp_path / "rtd")
     assert "not used: head_bias" in notes(tmp_path / "rtd")
+    assert "what else the objective has starts as in a fresh run" in notes(tmp_path / "rtd")
 
     again = dataclasses.replace(still, init_from=str(tmp_path / "rtd"), seed=8)
     train(again, tmp_path / "again")

@@ -17,6 +17,7 @@ from bert_jax.train.checkpoint import Checkpointer
 from bert_jax.train.inputs import open_inputs, run_task
 from bert_jax.train.log import read_metrics
 from bert_jax.train.loop import train
+from bert_jax.train.optimizer import BertAdam
 from bert_jax.train.phases import chained, phase_dir, train_phases
 from bert_jax.train.schedule import Linear, Trapezoid
 from bert_jax.train.state import abstract_state, init_state, initial_key
@@ -212,8 +213,18 @@ def test_a_run_by_the_clock_on_the_wall_ends_in_time(short, tmp_path, monkeypatc
     assert load_run(tmp_path / "run").step == result.step
     _, meta = state_of(timed, tmp_path / "run")
     assert meta["seconds"] >= 12
-    # Taken up again, it has no time left.
+    # Taken up again, it has no time left; a kept clock has spent as much.
     assert train(timed, tmp_path / "run").step == result.step
+    longer = dataclasses.replace(
+        timed,
+        init_from=str(tmp_path / "run"),
+        carry=Carry(clock="kept"),
+        total=24.0,
+        optimizer=BertAdam(clip="replica"),
+    )
+    more = train(longer, tmp_path / "longer").step - result.step
+    assert 2 <= more < 12  # twelve further seconds, not twenty-four
+    assert "clipped on each of 1 devices by itself" in notes(tmp_path / "longer")
 
 
 # ------------------------------------------------------------------------------------- averages
