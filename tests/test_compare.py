@@ -134,9 +134,11 @@ def test_what_does_not_compare_is_refused(other, seeds, message, tmp_path):
 
 
 @pytest.mark.usefixtures("one_device")
-def test_a_comparison_end_to_end(tmp_path):
+@pytest.mark.parametrize("continued", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_comparison_end_to_end(tmp_path, continued):
     """Two objectives, two seeds, a common continuation; every number from the runs' own logs."""
-    then = dataclasses.replace(MLM, name="then", steps=2, evaluation=Evaluation(0, 32))
+    after = dataclasses.replace(MLM, name="then", steps=2, evaluation=Evaluation(0, 32))
+    then = after if continued else None
     arguments = ({"mlm": MLM, "rtd": RTD}, tmp_path / "out", Budget("flops", 7 * MASKED))
     result = compare(*arguments, seeds=(3, 4), then=then)
     assert result.interrupted is None and jax.device_count() == 8
@@ -154,8 +156,9 @@ def test_a_comparison_end_to_end(tmp_path):
         )
         assert float(row["loss"]) == last["loss"]
         assert float(row["spent"]) == pytest.approx(7 * MASKED)
-        continued = [r for r in read_metrics(run_dir / "then") if r["kind"] == "evaluation"]
-        assert continued[0]["step"] == 0 and float(row["then loss"]) == continued[-1]["loss"]
+        if continued:
+            later = [r for r in read_metrics(run_dir / "then") if r["kind"] == "evaluation"]
+            assert later[0]["step"] == 0 and float(row["then loss"]) == later[-1]["loss"]
         finals.append(last["loss"])
     assert finals[0] != finals[1]
     error = statistics.stdev(finals) / math.sqrt(2)

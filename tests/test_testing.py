@@ -81,6 +81,7 @@ def task_of(objective, model=MODEL, masking=Masking(0.3)):  # noqa: B008
     return objective.task(Setting(model, masking, SPECIAL, VOCAB, 10))
 
 
+@pytest.mark.slow
 def test_masked_lm():
     check_objective(task_of(MaskedLmObjective()), ROWS, special=SPECIAL)
 
@@ -89,6 +90,7 @@ def test_sentence_pairs():
     check_objective(task_of(SentencePairsObjective(0.5)), PAIRS, special=SPECIAL)
 
 
+@pytest.mark.slow
 def test_causal_lm():
     task = task_of(CausalLmObjective(), LEFT)
     check_objective(task, ROWS, special=SPECIAL, draws="nothing")

@@ -37,6 +37,8 @@ from bert_jax.models.paths import by_path, from_paths
 from bert_jax.models.task_heads import SentenceEncoder, SequenceClassifier, TokenClassifier
 from bert_jax.recipes import preset
 
+pytestmark = pytest.mark.sweep
+
 PARITY = Path(__file__).parents[1] / "data" / "parity"
 TOOL = Path(__file__).parents[2] / "tools" / "export_roundtrip.py"
 _spec = importlib.util.spec_from_file_location("export_roundtrip", TOOL)

@@ -31,6 +31,8 @@ from bert_jax.models.config import (
 from bert_jax.models.model import EncoderModel
 from bert_jax.models.paths import from_paths
 
+pytestmark = pytest.mark.sweep
+
 PARITY = Path(__file__).parents[1] / "data" / "parity"
 CASES = sorted(path.parent.name for path in PARITY.glob("*/config.json"))
 BERT = {

@@ -20,6 +20,8 @@ from bert_jax.models.task_heads import (
     TokenClassifier,
 )
 
+pytestmark = pytest.mark.sweep
+
 PARITY = Path(__file__).parents[1] / "data" / "parity"
 
 

@@ -22,6 +22,8 @@ from bert_jax.models.model import EncoderModel
 from bert_jax.models.task_heads import SequenceClassifier, SpanExtractor
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 
+pytestmark = pytest.mark.sweep
+
 PARITY = Path(__file__).parents[1] / "data" / "parity"
 CASES = sorted(path.parent.name for path in PARITY.glob("*/meta.json"))
 OUTPUTS = {

@@ -13,12 +13,14 @@ from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import MaskedLM
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 
+pytestmark = pytest.mark.sweep
+
 # Post- and pre-norm; learned, rotary, disentangled and linear positions; windows in blocks and
 # over all pairs; the mask decoder.
 NAMES = (
-    "bert-base",
+    pytest.param("bert-base", marks=pytest.mark.slow),
     "neobert",
-    "deberta-base",
+    pytest.param("deberta-base", marks=pytest.mark.slow),
     "deberta-v3-base-generator",
     "mosaicbert-base",
     "modernbert-base",

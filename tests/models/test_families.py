@@ -20,6 +20,8 @@ from bert_jax.models.task_heads import SequenceClassifier
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 from bert_jax.recipes import preset
 
+pytestmark = pytest.mark.sweep
+
 FAMILIES = (
     "bert-base",
     "roberta-base",
@@ -37,8 +39,20 @@ FAMILIES = (
 )
 # Those whose attention has two forms; in the others both are one program.
 OF_TWO_FORMS = ("deberta-base", "deberta-v2-xlarge", "deberta-v3-base-generator", "modernbert-base")
+# One for each kind of position, norm and sharing; the others come with the slow tests.
+KINDS = (
+    "bert-base",
+    "albert-base-v1",
+    "deberta-v3-base-generator",
+    "modernbert-base",
+    "mosaicbert-base",
+)
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 JUNK = 41
+
+
+def slow_but_for(quick, names) -> list:
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
 @functools.cache
@@ -122,7 +136,7 @@ def assert_gradients_close(got, right, tolerance):
     jax.tree.map_with_path(check, got, right)
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=slow_but_for(KINDS, FAMILIES))
 def config(request, tiny_preset) -> EncoderConfig:
     return tiny_preset(request.param)
 
@@ -130,13 +144,19 @@ def config(request, tiny_preset) -> EncoderConfig:
 # ------------------------------------------------------------------------------ rows and tokens
 
 
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [(name, "fast") for name in FAMILIES] + [(name, "reference") for name in OF_TWO_FORMS],
-)
-def test_padding_documents_and_order(tiny_preset, name, form):
+@pytest.mark.parametrize("name", slow_but_for(KINDS, FAMILIES))
+def test_padding_documents_and_order(tiny_preset, name):
+    check_padding_documents_and_order(tiny_preset(name), "fast")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_TWO_FORMS)
+def test_padding_documents_and_order_in_the_other_form(tiny_preset, name):
+    check_padding_documents_and_order(tiny_preset(name), "reference")
+
+
+def check_padding_documents_and_order(config, form):
     """Junk in padding, packing and the order of rows: neither states nor gradients change."""
-    config = tiny_preset(name)
     config = dataclasses.replace(config, execution=Execution("unroll", "none", form))
     rows = batch(config)
     real = rows["segments"] != 0
@@ -196,17 +216,21 @@ def test_layout_changes_no_value(config, loop, shape):
     check_layout(config, Execution(loop, "none", "fast"), shape)
 
 
+# Of an architecture each; the slow test above has them all.
 @pytest.mark.parametrize(
     "name",
-    [
-        "albert-base-v1",
-        "deberta-base",
-        "deberta-v2-xlarge",
-        "modernbert-base",
-        "neobert",
-        "mosaicbert-base",
-        "crammed-bert",
-    ],
+    slow_but_for(
+        ("albert-base-v1", "deberta-v2-xlarge", "modernbert-base"),
+        (
+            "albert-base-v1",
+            "deberta-base",
+            "deberta-v2-xlarge",
+            "modernbert-base",
+            "neobert",
+            "mosaicbert-base",
+            "crammed-bert",
+        ),
+    ),
 )
 def test_a_mesh_of_three_axes_changes_no_value(tiny_preset, name):
     check_layout(tiny_preset(name), Execution("scan", "none", "fast"), (1, 2, 2))

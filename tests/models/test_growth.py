@@ -27,6 +27,8 @@ from bert_jax.models.paths import by_path
 from bert_jax.models.task_heads import SequenceClassifier, SpanExtractor, TokenClassifier
 from bert_jax.recipes import preset
 
+pytestmark = pytest.mark.sweep
+
 FAMILIES = (
     "bert-base",
     "roberta-base",

@@ -18,11 +18,13 @@ from bert_jax.models.task_heads import (
     TokenClassifier,
 )
 
+pytestmark = pytest.mark.sweep
+
 FAMILIES = (
     "bert-base",
-    "roberta-base",
-    "albert-base-v1",
-    "distilbert-base",
+    pytest.param("roberta-base", marks=pytest.mark.slow),
+    pytest.param("albert-base-v1", marks=pytest.mark.slow),
+    pytest.param("distilbert-base", marks=pytest.mark.slow),
     "electra-small",
     "deberta-v3-base",
     "modernbert-base",

@@ -19,6 +19,8 @@ from bert_jax.objectives.masking import (
 )
 from bert_jax.objectives.policy import count_table
 
+pytestmark = pytest.mark.sweep
+
 SPECIAL = SpecialTokens(pad=9, cls=7, sep=3, mask=0, unk=5)
 KEY = jax.random.key(0, impl="threefry2x32")
 

@@ -14,6 +14,8 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_train import TrainedKind
 from bert_jax.objectives.masking import Masking, mask_tokens, maskable_tokens
 
+pytestmark = pytest.mark.sweep
+
 # Kinds and sizes: few enough for most words to be several tokens.
 KINDS: dict[TrainedKind, int] = {"wordpiece": 110, "byte_bpe": 300, "unigram": 85}
 ROWS = 1000

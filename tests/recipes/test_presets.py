@@ -11,6 +11,8 @@ from bert_jax.models.sizes import parameter_count
 from bert_jax.models.task_heads import SequenceClassifier
 from bert_jax.recipes import list_presets, preset
 
+pytestmark = pytest.mark.sweep
+
 # Counted on the released checkpoints' shapes; tied weights once.
 COUNTS = [
     ("bert-base", MaskedLM, 109_514_298),

@@ -103,17 +103,21 @@ def test_variants_differ_in_what_their_sources_say():
     assert (paper.optimizer.learning_rate, script.optimizer.learning_rate) == (6e-4, 1e-4)
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("bert-base", "--masking.random-ids 0 512 --total 10"),
-        ("roberta-base", "--masking.random-ids 4 512"),
         ("albert-base-v1", "--masking.random-ids 0 512 --model.embedding-size 16"),
-        ("electra-small-owt", "--objective.generator-head-size 8 --model.embedding-size 16"),
-        ("deberta-v3-base", "--model.num-layers 4"),  # the generator has half
-        ("crammed-bert", "--masking.random-ids 0 512 --batch-warmup none"),
-        ("neobert", ""),
+        slow("bert-base", "--masking.random-ids 0 512 --total 10"),
+        slow("roberta-base", "--masking.random-ids 4 512"),
+        slow("electra-small-owt", "--objective.generator-head-size 8 --model.embedding-size 16"),
+        slow("deberta-v3-base", "--model.num-layers 4"),  # the generator has half
+        slow("crammed-bert", "--masking.random-ids 0 512 --batch-warmup none"),
+        slow("neobert", ""),
     ],
 )
 def test_two_steps_on_synthetic_data(name, more, tmp_path):

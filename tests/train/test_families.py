@@ -34,8 +34,6 @@ FAMILIES = (
     "neobert",
     "nomic-bert",
 )
-# Whose stacks and attention differ most from BERT's, which test_step.py has on many meshes.
-IN_DEFAULT_RUN = ("modernbert-base",)
 
 
 @dataclass(frozen=True)
@@ -91,13 +89,8 @@ def stepped(config: EncoderConfig, optimizer, shape: MeshShape, steps: int = 1):
     return jax.tree.map(np.asarray, state), losses
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in IN_DEFAULT_RUN else pytest.param(name, marks=pytest.mark.slow)
-        for name in FAMILIES
-    ],
-)
+@pytest.mark.slow  # test_step.py has BERT, on many meshes
+@pytest.mark.parametrize("name", FAMILIES)
 def test_eight_devices_are_one(tiny_preset, name):
     """With dropout, two microbatches and three mesh axes: the loss and every gradient."""
     config = dataclasses.replace(tiny_preset(name), initializer=Normal(0.2))
