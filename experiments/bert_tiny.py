@@ -1,38 +1,48 @@
-"""A small twin of BERT: masked words and next sentences, on the bundled corpus.
+"""A small twin of BERT on the bundled corpus: masked words, then next sentences with them.
 
-    make demo                                     # makes the store, if it is not there yet
+    make demo                                     # makes the tokenizer, if it is not there yet
+    bert-jax prepare bert_jax/data/corpora/state_of_the_union.jsonl.gz \
+        --tokenizer runs/demo/tokenizer --validation-fraction 0.1 --out runs/pairs/store
     bert-jax train experiments/bert_tiny.py runs/bert-tiny
-    bert-jax evaluate runs/bert-tiny
+    bert-jax evaluate runs/bert-tiny/phase-2
 
-What makes BERT's recipe is as in `bert_jax/recipes/bert.py`: pairs with put-back and short ones,
-BERT's Adam without bias correction, its schedule with the jump, its masks. The model, the rows and
-the steps are small, and dropout is off.
+The second phase has BERT's pairs (put-back, short ones, a random next from another document), its
+masks, its Adam without bias correction and its schedule with the jump (`bert_jax/recipes/bert.py`).
+Unlike BERT it starts from an encoder that knows words, and pairs weigh 10 times as much.
 """
 
 import dataclasses
+from pathlib import Path
 
-from bert_jax.experiment import Checkpoints, Evaluation, Logging
-from bert_jax.models.config import Dropout
+from bert_jax.config import load_experiment
+from bert_jax.experiment import Carry, Evaluation
+from bert_jax.objectives.sentence_pairs import SentencePairsObjective
 from bert_jax.recipes import recipe
 from bert_jax.train.optimizer import BertAdam
 from bert_jax.train.schedule import BertLinear
 
+quickstart = load_experiment(Path(__file__).parent / "quickstart.py")
 bert = recipe("bert-tiny")
-experiment = dataclasses.replace(
-    bert,
-    name="bert-tiny-twin",
-    model=dataclasses.replace(
-        bert.model, vocab_size=4096, num_layers=3, compute_dtype="float32", dropout=Dropout(0, 0)
-    ),
-    data="runs/demo/store",
-    masking=dataclasses.replace(bert.masking, random_ids=(0, 4096)),
-    packing=dataclasses.replace(bert.packing, seq_length=64),
-    batch_size=32,
-    steps=4000,
-    total=None,
-    optimizer=dataclasses.replace(BertAdam(), learning_rate=3e-4),
-    schedule=BertLinear(warmup=200),
-    evaluation=Evaluation(every=1000),
-    checkpoints=Checkpoints(every=1000),
-    logging=Logging(every=100),
+words = dataclasses.replace(
+    quickstart,
+    name="words",
+    model=dataclasses.replace(quickstart.model, type_vocab_size=2),
+    data="runs/pairs/store",
 )
+pairs = dataclasses.replace(
+    words,
+    name="bert-tiny-twin",
+    objective=SentencePairsObjective(pair_weight=10.0),
+    masking=dataclasses.replace(bert.masking, random_ids=(0, 4096)),
+    eval_masking=None,
+    packing=bert.packing,
+    batch_size=64,
+    steps=700,
+    seed=1,
+    optimizer=dataclasses.replace(BertAdam(), learning_rate=3e-4),
+    schedule=BertLinear(warmup=50),
+    carry=Carry(),
+    evaluation=Evaluation(every=100),
+)
+phases = (words, pairs)
+experiment = words

@@ -12,6 +12,7 @@ import pytest
 
 from bert_jax import testing
 from bert_jax.data.tokenizer import SpecialTokens
+from bert_jax.experiment import Carry
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.flops import forward_flops
 from bert_jax.models.heads import ReplacedTokenDetector
@@ -19,6 +20,7 @@ from bert_jax.objectives.base import Setting
 from bert_jax.objectives.custom import CustomObjective
 from bert_jax.objectives.masking import Masking
 from bert_jax.testing import check_objective
+from bert_jax.train.phases import chained, phase_dir
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -132,3 +134,24 @@ def test_the_fine_tuning_step_of_the_guide_learns():
         losses.append(float(loss))
     # At 2e-5 a step moves little; forty of them go down on six texts all the same.
     assert np.mean(losses[-10:]) < np.mean(losses[:10])
+
+
+def test_the_phases_of_the_guide_chain():
+    """Each block goes on from the names of the first; what it says is what `chained` makes."""
+    page = "how-to/train-in-phases.md"
+    phased, causal_first, branched = _blocks(page)
+    names = _run(phased, {"__name__": "guide"}, page)
+    short, long = chained(names["phases"], "runs/mine")
+    assert (short.init_from, long.init_from) == (None, str(phase_dir("runs/mine", 1)))
+    assert (short.packing.seq_length, long.packing.seq_length) == (128, 512)
+    assert (short.steps, long.steps, short.schedule_end, long.schedule_end) == (9e4, 1e5, 1e5, 1e5)
+    # One line of learning rates, from the first step to 0 at the last.
+    assert long.factor(95_000, 0.0) < short.factor(90_000, 0.0) and long.factor(100_000, 0.0) == 0
+
+    first, second = chained(_run(causal_first, dict(names), page)["phases"], "runs/mine")
+    assert first.model.attention.direction == "left" and second.model.attention.direction == "both"
+    assert second.seed != first.seed and second.carry == Carry()
+
+    decay = _run(branched, dict(names), page)["experiment"]
+    assert decay.factor(40_000, 0.0) == 1 and 0 < decay.factor(42_500, 0.0) < 0.5
+    assert decay.factor(45_000, 0.0) == 0

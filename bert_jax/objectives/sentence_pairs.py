@@ -86,8 +86,9 @@ def pre_training_loss(
     """Losses of tokens and of pairs, in nats.
 
     Returns:
-        For every row what `bert_jax.objectives.masked_lm.masked_lm_loss` gives, and ``pair_loss``
-        and ``pair_accuracy``, of rows that have a label (-1 is none) and are not all padding.
+        For every row what `bert_jax.objectives.masked_lm.masked_lm_loss` gives, and ``pair_loss``,
+        ``pair_accuracy`` and ``pair_label``, of rows that have a label (-1 is none) and are not all
+        padding.
     """
     output = predict(apply, merge(params, frozen), batch, key)
     filled = jnp.any(batch["segment_ids"] != 0, axis=-1)
@@ -96,10 +97,15 @@ def pre_training_loss(
 
 
 def pair_sums(logits: Float[Array, "rows 2"], labels: Int[Array, "rows"]) -> Sums:
-    """Cross-entropy and hits of the pairs' labels; a row with label -1 has no weight."""
+    """Cross-entropy and hits of the pairs' labels, and the labels; one of -1 has no weight.
+
+    The mean label is the share of random or swapped pairs: who always says the more frequent of the
+    two is right in the greater of it and one minus it.
+    """
     nll, correct = token_losses(logits, jnp.maximum(labels, 0))
     labelled = (labels >= 0).astype(jnp.float32)
     return {
         "pair_loss": (nll * labelled, labelled),
         "pair_accuracy": (correct * labelled, labelled),
+        "pair_label": (labels * labelled, labelled),
     }

@@ -95,6 +95,7 @@ def test_every_row_against_loops():
         assert sums["pair_loss"][1][row] == (label >= 0)
         hit = label >= 0 and scores[label] >= scores.max()
         assert (sums["pair_accuracy"][0][row], sums["pair_accuracy"][1][row]) == (hit, label >= 0)
+        assert (sums["pair_label"][0][row], sums["pair_label"][1][row]) == (label == 1, label >= 0)
 
 
 def test_closed_form_of_the_pair():
@@ -106,6 +107,7 @@ def test_closed_form_of_the_pair():
     np.testing.assert_array_equal(sums["pair_accuracy"][0], [1, 0, 0])
     np.testing.assert_array_equal(sums["pair_loss"][1], [1, 1, 0])
     np.testing.assert_array_equal(sums["pair_accuracy"][1], [1, 1, 0])
+    np.testing.assert_array_equal(sums["pair_label"], [[0, 1, 0], [1, 1, 0]])
 
 
 def test_an_empty_row_has_no_weight_whatever_its_label():
