@@ -96,7 +96,8 @@ def test_causal_lm():
     check_objective(task, ROWS, special=SPECIAL, draws="nothing")
 
 
-@pytest.mark.parametrize("sharing", ["tied", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", ["tied", "none"])
 def test_replaced_tokens(sharing):
     task = task_of(dataclasses.replace(RTD, sharing=sharing), masking=ELECTRA)
     check_objective(task, ROWS, special=SPECIAL, candidates="text_and_unk", inputs=BOTH)

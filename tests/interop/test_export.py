@@ -76,7 +76,18 @@ def _without_twins(case):
     return case.head == "masked LM" or (plain and case.head != "regressor")
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if _without_twins(case)])
+def _in_default_run(case):
+    return case.head == "masked LM" or case.family in ("bert", "deberta-v2", "modernbert")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if _in_default_run(case) else pytest.param(name, marks=pytest.mark.slow)
+        for name, case in CASES.items()
+        if _without_twins(case)
+    ],
+)
 @pytest.mark.filterwarnings("ignore:transformers has no DebertaV2ForReplaced:UserWarning")
 def test_what_is_exported_is_read_back_bit_for_bit(name, tmp_path):
     case = CASES[name]

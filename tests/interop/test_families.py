@@ -105,7 +105,16 @@ def test_configs_go_there_and_back(family, raw):
     assert canonical(back) == canonical(config)
 
 
-@pytest.mark.parametrize(("name", "raw"), VARIATIONS, ids=NAMES[len(CASES) :])
+def first_of_each_family():
+    """The others run with the slow tests."""
+    seen = set()
+    for name, raw in VARIATIONS:
+        marks = [pytest.mark.slow] if name in seen else []
+        seen.add(name)
+        yield pytest.param(name, raw, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "raw"), first_of_each_family(), ids=NAMES[len(CASES) :])
 def test_key_maps_cover_each_model_and_invert(name, raw):
     """Every parameter once; arrays of random numbers come back from their layout unchanged."""
     family = FAMILIES[name]

@@ -166,7 +166,15 @@ def check_gradients(loaded, gradients, expected):
     assert found == set(arrays)
 
 
-@pytest.mark.parametrize("case", CASES)
+def in_default_run(case):
+    """Every vocabulary head, and BERT's others; those of the other families with the slow tests."""
+    return case.startswith("bert_") or not case.endswith(("classify", "span", "tag", "lm_head"))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c if in_default_run(c) else pytest.param(c, marks=pytest.mark.slow) for c in CASES],
+)
 def test_outputs_loss_and_gradient_norms(case):
     check(case)
 

@@ -25,7 +25,7 @@ FAMILIES = (
     pytest.param("roberta-base", marks=pytest.mark.slow),
     pytest.param("albert-base-v1", marks=pytest.mark.slow),
     pytest.param("distilbert-base", marks=pytest.mark.slow),
-    "electra-small",
+    pytest.param("electra-small", marks=pytest.mark.slow),
     "deberta-v3-base",
     "modernbert-base",
 )

@@ -98,7 +98,7 @@ def test_words_are_those_of_the_text(kind, name):
     assert len(encoding.ids) - 2 >= len(right)
 
 
-@pytest.mark.parametrize("unit", ["word", "ngram"])
+@pytest.mark.parametrize("unit", ["word", pytest.param("ngram", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_of_a_word_are_selected_together(kind, name, unit):

@@ -164,6 +164,7 @@ def test_a_finished_run_trains_no_further_step(experiment, uninterrupted):
     assert after == before
 
 
+@pytest.mark.slow
 def test_eight_devices_train_the_same_run(experiment, uninterrupted, tmp_path):
     """Losses, not parameters: Adam divides rounding by its root and makes it large."""
     spread = dataclasses.replace(experiment, mesh=MeshShape(data=2, fsdp=2, tensor=2), steps=20)

@@ -163,7 +163,11 @@ def alone(config: EncoderConfig):
 # ----------------------------------------------------------------------- meshes, microbatches
 
 
-@pytest.mark.parametrize("shape", MESHES, ids=mesh_id)
+@pytest.mark.parametrize(
+    "shape",
+    [MESHES[0], pytest.param(MESHES[1], marks=pytest.mark.slow), MESHES[2]],
+    ids=mesh_id,
+)
 def test_eight_devices_are_one(shape):
     """With dropout, overflowing masks, two documents a row: loss and every gradient."""
     assert_equal_steps(probe(POST, shape, 1, rows()), alone(POST))
@@ -308,7 +312,11 @@ def test_norms_move_in_a_bfloat16_model():
 # ------------------------------------------------------------------------ batches that are not full
 
 
-@pytest.mark.parametrize("shape", [MeshShape(1), MeshShape(2, 2, 2)], ids=mesh_id)
+@pytest.mark.parametrize(
+    "shape",
+    [MeshShape(1), pytest.param(MeshShape(2, 2, 2), marks=pytest.mark.slow)],
+    ids=mesh_id,
+)
 def test_microbatches_without_examples_are_left_out(shape):
     """Half of the microbatches hold examples: the same step as those alone, and one program."""
     full = rows()

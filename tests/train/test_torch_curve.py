@@ -43,6 +43,7 @@ def curve_experiment() -> Experiment:
     )
 
 
+@pytest.mark.slow
 def test_losses_follow_torch_for_500_steps():
     e = curve_experiment()
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
