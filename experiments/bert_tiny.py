@@ -9,6 +9,11 @@
 The second phase has BERT's pairs (put-back, short ones, a random next from another document), its
 masks, its Adam without bias correction and its schedule with the jump (`bert_jax/recipes/bert.py`).
 Unlike BERT it starts from an encoder that knows words, and pairs weigh 10 times as much.
+
+Hardware: two CPU cores, about 20 minutes (5,500 steps of 8 x 64 tokens, 700 of 64 x 128), beside
+another run.
+Expected (measured): 1,682 held-out pairs are judged right at .615 (standard error .012), where
+always saying "random" is right at .556; loss .643 (.006), where that share's entropy is .687.
 """
 
 import dataclasses

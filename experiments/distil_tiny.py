@@ -5,6 +5,12 @@
     bert-jax evaluate runs/distil-tiny
 
 Three losses with DistilBERT's weights; layers 0 and 3 of the teacher are where the student starts.
+
+Hardware: two CPU cores, about 5 minutes (1,500 steps of 8 x 64 tokens).
+Expected (measured): the most probable token is the teacher's at .793 of all held-out tokens
+(standard error .001), divergence at temperature 2 (soft loss) .108, cross-entropy 4.452. The same
+student from the same layers without its teacher (--objective.soft-weight 0
+--objective.cosine-weight 0): .723, .301 and 4.543.
 """
 
 import dataclasses

@@ -6,6 +6,9 @@
 
 A step of ELECTRA costs generator and discriminator, so it has 2,752 steps where masked language
 modelling has 3,000; both spend 8.63e12 operations.
+
+Measured (one seed): words put there at random are told from real ones at .904 after masked
+language modelling, at .855 after ELECTRA, whose discriminator still calls every token original.
 """
 
 import dataclasses
