@@ -114,7 +114,7 @@ def first_of_each_family():
         yield pytest.param(name, raw, marks=marks)
 
 
-@pytest.mark.parametrize(("name", "raw"), first_of_each_family(), ids=NAMES[len(CASES) :])
+@pytest.mark.parametrize(("name", "raw"), list(first_of_each_family()), ids=NAMES[len(CASES) :])
 def test_key_maps_cover_each_model_and_invert(name, raw):
     """Every parameter once; arrays of random numbers come back from their layout unchanged."""
     family = FAMILIES[name]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 from bert_jax.data.packing import Packing
 from bert_jax.experiment import Experiment
