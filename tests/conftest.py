@@ -22,7 +22,7 @@ os.environ |= {
     # programs give the same bits, HLO text and memory analysis as compiled ones.
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    # LLVM without optimization: the same program of XLA's, in half the time to compile, and slower
+    # LLVM without optimization: the same program of XLA's, compiled sooner into slower
     # code, which sizes as small as the tests' do not notice.
     "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip(),
 }

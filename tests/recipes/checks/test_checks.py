@@ -54,8 +54,8 @@ def _norm(**changes: Any):
     return lambda e: _model(norm=dataclasses.replace(e.model.norm, **changes))(e)
 
 
-# A recipe with one mistake, and the finding that must fail for it. The first list has one of each
-# kind of finding; the second runs with the slow tests.
+# A recipe with one mistake, and the finding that must fail for it. The first list has one of
+# most kinds of finding; the second runs with the slow tests.
 WRONG = [
     (
         "bert-base",
