@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
-from bert_jax.config import diff, format_flat, load_experiment
+from bert_jax.config import diff, format_flat
 from bert_jax.experiment import Experiment
 from bert_jax.recipes import Recipe, list_presets, list_recipes, published, recipe
+from bert_jax.train.command import find_phases
 
 ALL = "all"
 _UNEQUAL = ("name", "logging", "checkpoints", "evaluation", "data")
@@ -124,7 +124,7 @@ def differences(a: str, b: str) -> str:
     """Fields in which two recipes, phases or experiment files differ.
 
     Args:
-        a: A recipe's name, one with a phase (``bert-base:2``), or the path of a Python file.
+        a: A recipe's name or the path of a Python file; ``:2`` behind it names its second phase.
         b: Likewise.
     """
     left, right = find(a), find(b)
@@ -139,10 +139,8 @@ def differences(a: str, b: str) -> str:
 
 
 def find(name: str) -> Experiment:
-    """A recipe's phase by name, or the experiment of a Python file."""
-    if name.endswith(".py") or Path(name).exists():
-        return load_experiment(name)
-    return recipe(name)
+    """What a name stands for; of several phases the first."""
+    return find_phases(name)[0]
 
 
 def _width(changed: Sequence[tuple[str, object, object]]) -> int:

@@ -19,7 +19,7 @@ checks:
 
 Without a corpus, two steps on a laptop:
 
-    bert-jax train bert-base:1 --data synthetic --steps 2 --batch-size 8 \
+    bert-jax train experiments/bert_base.py:1 --data synthetic --steps 2 --batch-size 8 \
         --model.num-layers 2 --model.hidden-size 64 --model.num-heads 2 \
         --model.intermediate-size 128 --model.vocab-size 1024 --masking.random-ids 0 1024
 """
@@ -27,4 +27,4 @@ Without a corpus, two steps on a laptop:
 from bert_jax.recipes import published
 
 phases = published("bert-base").phases
-experiment = phases[0]  # for comparisons and single runs
+experiment = phases[0]  # for `load_experiment`, which gives one

@@ -18,7 +18,7 @@ checks:
 
 Without a corpus, two steps on a laptop:
 
-    bert-jax train neobert:1 --data synthetic --steps 2 --batch-size 8 \
+    bert-jax train experiments/neobert.py:1 --data synthetic --steps 2 --batch-size 8 \
         --model.num-layers 2 --model.hidden-size 64 --model.num-heads 2 \
         --model.intermediate-size 128 --model.vocab-size 1024 --packing.seq-length 64
 """
@@ -26,4 +26,4 @@ Without a corpus, two steps on a laptop:
 from bert_jax.recipes import published
 
 phases = published("neobert").phases
-experiment = phases[0]  # for comparisons and single runs
+experiment = phases[0]  # for `load_experiment`, which gives one

@@ -192,11 +192,3 @@ def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None
         load_experiment(tmp_path / "quickstrat.py")
     with pytest.raises(FileNotFoundError, match=r"give the path of a Python file\."):
         load_experiment(tmp_path / "nowhere" / "x.py")
-
-
-@pytest.mark.parametrize(
-    "file", sorted(Path(__file__).parents[1].glob("experiments/*.py")), ids=lambda file: file.name
-)
-def test_the_experiments_of_the_project_load(file: Path, tmp_path: Path) -> None:
-    experiment = load_experiment(file)
-    assert load_config(save_config(experiment, tmp_path).parent) == experiment

@@ -28,7 +28,7 @@ from bert_jax.recipes import (
     roberta,
     wettig,
 )
-from bert_jax.recipes.record import Recipe, Score
+from bert_jax.recipes.record import Recipe, Score, one_phase
 
 __all__ = [
     "Recipe",
@@ -132,13 +132,7 @@ def recipe(name: str, phase: int = 1) -> Experiment:
         ValueError: For an unknown name, with the nearest known one, or a phase that is not there.
     """
     base, colon, number = name.partition(":")
-    whole = published(base)
-    if colon and not number.isdecimal():
-        raise ValueError(
-            f"{name!r} names no phase; write {base}:1"
-            + (f" to {base}:{len(whole.phases)}." if len(whole.phases) > 1 else ".")
-        )
-    return whole.phase(int(number) if colon else phase)
+    return one_phase(base, published(base).phases, number if colon else str(phase))
 
 
 def list_presets() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,16 +62,17 @@ class Recipe:
         if not self.sources:
             raise ValueError(f"the recipe {self.name!r} names no source; name at least one.")
 
-    def phase(self, number: int) -> Experiment:
-        """The phase of a number, from 1.
 
-        Raises:
-            ValueError: There is no such phase.
-        """
-        if not 1 <= number <= len(self.phases):
-            raise ValueError(
-                f"{self.name} has no phase {number}; it has phases 1 to {len(self.phases)}."
-                if len(self.phases) > 1
-                else f"{self.name} has no phase {number}; it has one phase."
-            )
-        return self.phases[number - 1]
+def one_phase(name: str, phases: Sequence[Experiment], number: str) -> Experiment:
+    """The phase of ``name`` that stands behind a colon, counted from 1.
+
+    Raises:
+        ValueError: The number is none, or there is no such phase.
+    """
+    known = f"{name}:1" + (f" to {name}:{len(phases)}" if len(phases) > 1 else "")
+    if not number.isdecimal():
+        raise ValueError(f"'{name}:{number}' names no phase; write {known}.")
+    if not 1 <= int(number) <= len(phases):
+        has = f"phases 1 to {len(phases)}" if len(phases) > 1 else "one phase"
+        raise ValueError(f"{name} has no phase {number}; it has {has}.")
+    return phases[int(number) - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -75,20 +76,26 @@ def find_phases(name: str) -> tuple[Experiment, ...]:
     """The experiments of a Python file, or the phases of the published recipe of that name.
 
     Args:
-        name: ``experiments/mine.py``, ``bert-base``; or one phase, ``bert-base:2``.
+        name: ``experiments/mine.py``, ``bert-base``; or one phase of either, ``bert-base:2``.
 
     Raises:
         ValueError: There is neither, or the file is bad.
         FileNotFoundError: The name is that of a Python file which is not there.
     """
-    if name.endswith(".py") or Path(name).exists():
-        return load_phases(name)
-    from bert_jax.recipes import published, recipe
+    from bert_jax.recipes import published
+    from bert_jax.recipes.record import one_phase
 
-    try:
-        return (recipe(name),) if ":" in name else published(name).phases
-    except ValueError as error:
-        raise ValueError(f"there is no file {name}, and {error}") from error
+    whole = Path(name).exists()  # a file's own name may end like a phase
+    phase = None if whole else re.fullmatch(r"(.+):([^/.]*)", name)
+    base = phase[1] if phase else name
+    if base.endswith(".py") or Path(base).exists():
+        phases = load_phases(base)
+    else:
+        try:
+            phases = published(base).phases
+        except ValueError as error:
+            raise ValueError(f"there is no file {name}, and {error}") from error
+    return (one_phase(base, phases, phase[2]),) if phase else phases
 
 
 def train(
@@ -110,8 +117,8 @@ def train(
         bert-jax train experiments/quickstart.py runs/first --optimizer.learning-rate 3e-4
 
     Args:
-        experiment: A Python file that defines `experiment` or `phases`; or a recipe's name, with
-            :2 behind it for its second phase alone.
+        experiment: A Python file that defines `experiment` or `phases`, or a recipe's name; with
+            :2 behind it, its second phase alone.
         run_dir: Directory of the run; by default runs/ and the experiment's name.
         print: Show every field as it would be, and train nothing.
         show_examples: If training fails on some examples, write down their text too, not only

@@ -40,6 +40,22 @@ def test_a_file_may_define_phases(file):
     assert second == dataclasses.replace(first, seed=3)
 
 
+def test_a_colon_names_one_phase_of_a_file(file, tmp_path):
+    path = file("(first, dataclasses.replace(first, seed=3))")
+    first, second = find_phases(path)
+    assert find_phases(f"{path}:1") == (first,)
+    assert find_phases(f"{path}:2") == (second,)
+    with pytest.raises(ValueError, match=r"mine\.py has no phase 3; it has phases 1 to 2\."):
+        find_phases(f"{path}:3")
+    with pytest.raises(ValueError, match=r"mine\.py:two' names no phase; write .*mine\.py:1 to "):
+        find_phases(f"{path}:two")
+    (tmp_path / "a:2").mkdir()
+    (tmp_path / "a:2" / "mine.py").write_text(FILE.format(phases="(first,)"))
+    assert find_phases(str(tmp_path / "a:2" / "mine.py")) == (first,)
+    with pytest.raises(FileNotFoundError, match=r"a:2/yours\.py"):
+        find_phases(str(tmp_path / "a:2" / "yours.py"))
+
+
 @pytest.mark.parametrize(
     ("phases", "message"),
     [
