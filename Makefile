@@ -19,7 +19,7 @@ installed = $(patsubst %,$(STAMPS)/%,$(sort $(1) $(subst $(comma), ,$(EXTRAS))))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
 
-.PHONY: help setup demo test test-slow lint format docs clean
+.PHONY: help setup demo test test-slow wheel lint format docs clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -42,6 +42,14 @@ test: $(call installed,test) ## run the tests
 
 test-slow: $(call installed,test) ## run the tests that make test leaves out
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+wheel: $(call installed,test) ## build the wheel and check a recipe from it alone
+	@rm -rf build/wheel
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	@$(BIN)/python -m pip install --quiet --no-deps --no-index --target build/wheel/installed build/wheel/*.whl
+	@cd build/wheel && PYTHONPATH=installed ../../$(BIN)/python -c \
+	  'import bert_jax; assert "wheel/installed" in bert_jax.__file__, bert_jax.__file__'
+	@cd build/wheel && PYTHONPATH=installed ../../$(BIN)/python -m bert_jax.cli recipes check bert-tiny
 
 lint: $(call installed,test lint) ## check format, rules and types
 	@$(BIN)/python -m ruff format --check .

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_jax.data.shards import write_whole
-from bert_jax.experiment import Experiment
+from bert_jax.experiment import MAX_EXAMPLES, Experiment
 from bert_jax.train.chart import Series, line_chart
 from bert_jax.train.inputs import eval_masking
 from bert_jax.train.log import read_metrics
@@ -25,6 +25,7 @@ from bert_jax.train.task import make_task, synthetic_vocabulary
 Unit = Literal["flops", "tokens", "seconds"]
 
 TABLE, PAGE, SHEET = "comparison.md", "comparison.html", "comparison.csv"
+THEN = "then "  # before the names of the common continuation's scores
 _ABOUT = ("kind", "step", "time", "seconds")  # of a record, beside its numbers
 _SAME = ("data", "packing")  # what the held-out rows hang on, beside the masks
 
@@ -127,8 +128,9 @@ def planned_runs(experiments: Mapping[str, Experiment], budget: Budget) -> dict[
             costliest.
     """
     if budget.unit == "seconds":
-        return {name: _by_the_seconds(name, e, budget) for name, e in experiments.items()}
+        return _by_the_seconds(experiments, budget)
     if budget.amount is not None:
+        _check_ends(experiments)
         return {
             name: dataclasses.replace(e, steps=_steps_for(name, e, budget))
             for name, e in experiments.items()
@@ -176,14 +178,41 @@ def _steps_for(name: str, experiment: Experiment, budget: Budget) -> int:
     return steps
 
 
-def _by_the_seconds(name: str, experiment: Experiment, budget: Budget) -> Experiment:
-    if experiment.clock != "seconds":
-        raise ValueError(
-            f"{name} counts {experiment.clock} (clock), so its schedule would be cut off at an "
-            f"arbitrary place; for a budget of time set clock to 'seconds'."
+def _check_ends(experiments: Mapping[str, Experiment]) -> None:
+    """A schedule must end with the budget, not at a place of its own."""
+    for name, e in experiments.items():
+        if e.total is not None:
+            raise ValueError(
+                f"the schedule of {name} ends at {e.total:g} {e.clock} (total), whatever the "
+                f"budget, and would be cut off; set its total to None."
+            )
+
+
+def _by_the_seconds(experiments: Mapping[str, Experiment], budget: Budget) -> dict[str, Experiment]:
+    """The experiments with the budget as their time, and with no other end."""
+    for name, e in experiments.items():
+        if e.clock != "seconds":
+            raise ValueError(
+                f"{name} counts {e.clock} (clock), so its schedule would be cut off at an "
+                f"arbitrary place; for a budget of time set clock to 'seconds'."
+            )
+    if budget.amount is None:
+        (first, reference), *others = experiments.items()
+        for name, e in others:
+            if e.total != reference.total:
+                raise ValueError(
+                    f"the budgets are not equal: {name} has {e.total:g} seconds (total) and "
+                    f"{first} {reference.total:g}; give both the same, or a budget for all "
+                    f"(--amount)."
+                )
+    return {
+        name: dataclasses.replace(
+            e,
+            total=e.total if budget.amount is None else budget.amount,
+            steps=(MAX_EXAMPLES - 1) // e.batch_size,  # more than any time is enough for
         )
-    total = experiment.total if budget.amount is None else budget.amount
-    return dataclasses.replace(experiment, total=total)
+        for name, e in experiments.items()
+    }
 
 
 def _check_same_targets(experiments: Mapping[str, Experiment]) -> None:
@@ -200,6 +229,12 @@ def _check_same_targets(experiments: Mapping[str, Experiment]) -> None:
                 f"{name} is measured on {e.evaluation.max_rows} held-out rows and {first} on "
                 f"{reference.evaluation.max_rows}; give both the same evaluation.max_rows."
             )
+        if (e.init_from is None) != (reference.init_from is None):
+            begun = name if e.init_from else first
+            raise ValueError(
+                f"{begun} starts from a trained model (init_from), whose training nobody counts, "
+                f"and the other from random numbers; start both from one, or neither."
+            )
         if eval_masking(e) != eval_masking(reference):
             raise ValueError(
                 f"{name} and {first} differ in their masks at evaluation; give both the same "
@@ -208,9 +243,9 @@ def _check_same_targets(experiments: Mapping[str, Experiment]) -> None:
 
 
 def _final_scores(run_dir: Path) -> dict[str, float]:
-    """Final scores of the common continuation, under names that begin with ``then``."""
+    """Final scores of the common continuation, under names that begin with `THEN`."""
     last = [r for r in read_metrics(run_dir) if r["kind"] == "evaluation"][-1]
-    return {f"then {name}": value for name, value in last.items() if name not in _ABOUT}
+    return {f"{THEN}{name}": value for name, value in last.items() if name not in _ABOUT}
 
 
 def _measurements(
@@ -237,7 +272,7 @@ def _measurements(
 def _scores(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     about = ("experiment", "seed", "step", "spent", "standard_error", "targets")
     names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if name not in about]
+    return [name for name in names if name.removeprefix(THEN) not in about]
 
 
 def _finals(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -282,28 +317,34 @@ def _sheet(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _chart(rows: Sequence[Mapping[str, Any]], budget: Budget) -> str:
-    """The loss against what was spent, a line for every run."""
-    runs: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if "loss" in row:
-            runs.setdefault(f"{row['experiment']}, seed {row['seed']}", []).append(row)
-    series = [
-        Series(name, [r["spent"] for r in run], [r["loss"] for r in run], "dots")
-        for name, run in runs.items()
-    ]
-    about = f"held-out loss against {budget.unit}"
-    return line_chart(series, width=900, height=360, about=about)
+def _charts(rows: Sequence[Mapping[str, Any]], budget: Budget) -> str:
+    """Every loss that was measured against what was spent, a line for every run that has it."""
+    charts = []
+    losses = [name for name in _scores(rows) if name.endswith("loss")]
+    for loss in (name for name in losses if not name.startswith(THEN)):
+        runs: dict[str, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            if loss in row:
+                runs.setdefault(f"{row['experiment']}, seed {row['seed']}", []).append(row)
+        series = [
+            Series(name, [r["spent"] for r in run], [r[loss] for r in run], "dots")
+            for name, run in runs.items()
+        ]
+        about = f"held-out {loss} against {budget.unit}"
+        charts.append(
+            f"<h2>{escape(loss)}</h2>\n{line_chart(series, width=900, height=360, about=about)}"
+        )
+    return "\n".join(charts)
 
 
 def _page(table: str, rows: Sequence[Mapping[str, Any]], budget: Budget) -> str:
-    title = f"held-out loss against {budget.unit}"
+    title = f"held-out losses against {budget.unit}"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head>
 <body>
 <h1>{title}</h1>
-{_chart(rows, budget)}
+{_charts(rows, budget)}
 <pre>{escape(table)}</pre>
 </body>
 </html>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ def compare_files(
     result = compare(by_name, out, Budget(unit, amount), seeds=seeds, then=continuation)
     if result.interrupted is not None:
         sys.stderr.write(f"{result.interrupted}: saved; the same command goes on from here\n")
-        return 130
+        return 128 + signal.Signals[result.interrupted]
     sys.stdout.write(f"{result.table}\n\nchart {out / PAGE}, all measurements {out / SHEET}\n")
     return 0
 

@@ -180,6 +180,11 @@ class Experiment:
             raise ValueError(
                 "clock is 'seconds' and total is None; say how long the run may take: total."
             )
+        if self.clock == "seconds" and self.masking.final_rate is not None:
+            raise ValueError(
+                f"masking.final_rate {self.masking.final_rate} is reached at the last step, and "
+                f"with clock 'seconds' nobody knows which that is; set it to None."
+            )
         longest = self.model.positions.max_length
         if self.packing.seq_length > longest:
             raise ValueError(

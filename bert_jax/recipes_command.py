@@ -9,9 +9,19 @@ from collections.abc import Sequence
 from bert_jax.config import diff, format_flat
 from bert_jax.experiment import Experiment
 from bert_jax.recipes import Recipe, list_presets, list_recipes, published, recipe
+from bert_jax.recipes.checks.expected import EXPECTED
 from bert_jax.train.command import find_phases
 
 ALL = "all"
+_COLUMNS = (
+    "recipe",
+    "parameters",
+    "layers x width",
+    "tokens at row length",
+    "phases",
+    "hardware",
+    "published score",
+)
 _UNEQUAL = ("name", "logging", "checkpoints", "evaluation", "data")
 """Fields that `differences` leaves out: what a run is called, where it reads and what it writes."""
 
@@ -54,8 +64,12 @@ def run(words: Sequence[str]) -> tuple[str, int]:
 
 
 def listing() -> str:
-    """All recipes, a line each: size, tokens, phases, hardware, a published score."""
-    rows = [_row(published(name)) for name in list_recipes()]
+    """All recipes, a line each: size, tokens, phases, hardware, a published score.
+
+    Parameters are those of the model that is trained and kept, the first of those that
+    ``bert-jax recipes check`` counts.
+    """
+    rows = [list(_COLUMNS), *(_row(published(name)) for name in list_recipes())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = [
         "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
@@ -68,15 +82,16 @@ def listing() -> str:
 def _row(one: Recipe) -> list[str]:
     model = one.phases[0].model
     lengths = ", ".join(dict.fromkeys(str(phase.packing.seq_length) for phase in one.phases))
-    usual = [score for score in one.scores if score.benchmark in ("GLUE", "MNLI")]
+    usual = [score for score in one.scores if score.benchmark.split(" (")[0] in ("GLUE", "MNLI")]
     score = next(iter([*usual, *one.scores]), None)
     return [
         one.name,
-        f"{model.num_layers} layers, width {model.hidden_size}",
-        f"{_tokens(one.tokens)} tokens at {lengths}",
-        f"{len(one.phases)} phase{'s' if len(one.phases) > 1 else ''}",
+        f"{EXPECTED[one.name].shape.counts[0].number / 1e6:.4g} M",
+        f"{model.num_layers} x {model.hidden_size}",
+        f"{_tokens(one.tokens)} at {lengths}",
+        str(len(one.phases)),
         re.split(r"; |, | \(", one.hardware)[0],
-        f"{score.benchmark} {score.value:g}" if score else "no score",
+        f"{score.benchmark} {score.value:g}" if score else "none",
     ]
 
 
@@ -92,6 +107,8 @@ def shown(name: str) -> str:
         return format_flat(recipe(name))
     one = published(name)
     parts = [f"{one.name}: {_tokens(one.tokens)} tokens; {one.hardware}"]
+    counts = EXPECTED[one.name].shape.counts
+    parts += _list("parameters", [f"{count.number:,} ({count.counted})" for count in counts])
     parts += _list("sources", one.sources)
     parts += _list("scores", [f"{s.benchmark} {s.value:g} ({s.source})" for s in one.scores])
     parts += _list("known deviations", one.deviations)
@@ -134,7 +151,8 @@ def differences(a: str, b: str) -> str:
         if not any(entry[0] == name or entry[0].startswith(f"{name}.") for name in _UNEQUAL)
     ]
     if not changed:
-        return f"{a} and {b} do not differ (names, logs and paths left out)."
+        left_out = "names, paths, evaluation, checkpoints and logs left out"
+        return f"{a} and {b} do not differ ({left_out})."
     return "\n".join([f"{'':{_width(changed)}}  {a} -> {b}", _changes(changed)])
 
 

@@ -2,7 +2,7 @@
 
     # the teacher's tokenizer, and a store made with it
     bert-jax prepare --help            # a store, here called stores/corpus
-    bert-jax train experiments/distilbert.py --data stores/corpus
+    bert-jax train experiments/distilbert.py --data stores/corpus \
         --objective.teacher models/bert-base-uncased
 
 Arithmetic: 3 epochs; 19,336 steps of 1,000 rows of 512 tokens if the corpus has 3.3 B tokens: give
@@ -16,11 +16,17 @@ checks:
     bert-jax recipes distilbert-base
     bert-jax recipes check distilbert-base
 
-Without a corpus, two steps on a laptop:
+Without a corpus, two steps on a laptop, and two of a teacher before:
 
-    bert-jax train experiments/distilbert.py --data synthetic --steps 2 --batch-size 8 \
+    bert-jax train experiments/distilbert.py runs/teacher --data synthetic --steps 2 \
+        --objective masked-lm --batch-size 8 --model.num-layers 4 --model.hidden-size 64 \
+        --model.num-heads 2 --model.intermediate-size 128 --model.vocab-size 1024 \
+        --masking.random-ids 0 1024 --masking.frequency-power 0 --packing.seq-length 64 \
+        --microbatches 1
+    bert-jax train experiments/distilbert.py runs/student --data synthetic --steps 2 \
+        --objective.teacher runs/teacher --objective.layers 0 2 --batch-size 8 \
         --model.num-layers 2 --model.hidden-size 64 --model.num-heads 2 \
-        --model.intermediate-size 128 --model.vocab-size 1024 --objective masked-lm \
+        --model.intermediate-size 128 --model.vocab-size 1024 \
         --masking.random-ids 0 1024 --masking.frequency-power 0 --packing.seq-length 64 \
         --microbatches 1
 """

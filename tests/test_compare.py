@@ -8,7 +8,17 @@ import statistics
 import jax
 import pytest
 
-from bert_jax.compare import PAGE, SHEET, TABLE, Budget, compare, planned_runs, spent_by
+from bert_jax import compare_command
+from bert_jax.compare import (
+    PAGE,
+    SHEET,
+    TABLE,
+    Budget,
+    Comparison,
+    compare,
+    planned_runs,
+    spent_by,
+)
 from bert_jax.data.batch_size import BatchWarmup
 from bert_jax.data.packing import Packing
 from bert_jax.experiment import Checkpoints, Evaluation, Experiment, Logging
@@ -94,6 +104,11 @@ def test_own_steps_that_cost_the_same_are_kept():
         ),
         ({}, Budget("flops", 10.0), "a budget of 10 flops does not pay for one step of mlm"),
         ({}, Budget("seconds", 10.0), "mlm counts steps .*set clock to 'seconds'"),
+        (
+            {"total": 99.0},
+            Budget("tokens", 1e6),
+            r"schedule of rtd ends at 99 steps \(total\), whatever the budget",
+        ),
     ],
 )
 def test_unequal_or_empty_budgets_are_refused(changes, budget, message):
@@ -106,6 +121,13 @@ def test_by_the_seconds_every_run_gets_the_same_time():
     timed = dataclasses.replace(MLM, clock="seconds", total=5.0)
     planned = planned_runs({"a": timed, "b": timed}, Budget("seconds", 60.0))
     assert [e.total for e in planned.values()] == [60.0, 60.0]
+    # Nothing but the time ends a run: its own number of steps would be another budget.
+    assert all(e.steps == (2**32 - 1) // ROWS for e in planned.values())
+    own = planned_runs({"a": timed, "b": dataclasses.replace(timed, steps=3)}, Budget("seconds"))
+    assert [(e.total, e.steps) for e in own.values()] == [(5.0, (2**32 - 1) // ROWS)] * 2
+    longer = dataclasses.replace(timed, total=6000.0)
+    with pytest.raises(ValueError, match=r"not equal: b has 6000 seconds \(total\) and a 5; give"):
+        planned_runs({"a": timed, "b": longer}, Budget("seconds"))
 
 
 @pytest.mark.parametrize(
@@ -115,6 +137,7 @@ def test_by_the_seconds_every_run_gets_the_same_time():
         ({"packing": Packing(seq_length=8)}, (0,), "rtd and mlm differ in packing"),
         ({"data": "elsewhere"}, (0,), "rtd and mlm differ in data"),
         ({"eval_masking": Masking(rate=0.3)}, (0,), "differ in their masks at evaluation"),
+        ({"init_from": "models/x"}, (0,), r"rtd starts from a trained model \(init_from\), whose"),
         (
             {"evaluation": Evaluation(6, 9)},
             (0,),
@@ -164,12 +187,32 @@ def test_a_comparison_end_to_end(tmp_path, continued):
     error = statistics.stdev(finals) / math.sqrt(2)
     line = next(x for x in result.table.splitlines() if x.startswith("| mlm "))
     assert f"{statistics.fmean(finals):.4f} ± {error:.4f}" in line
-    assert "detection_loss" in result.table.splitlines()[0]
+    head = result.table.splitlines()[0]
+    assert "detection_loss" in head and "targets" not in head
+    assert ("then loss" in head) == continued
     assert (tmp_path / "out" / TABLE).read_text().strip() == result.table
     page = (tmp_path / "out" / PAGE).read_text()
-    assert "<svg" in page and "mlm, seed 3" in page
+    assert page.count("<svg") == 2 and "mlm, seed 3" in page
+    mlm, detection = page.split("<h2>detection_loss</h2>")
+    assert "<h2>loss</h2>" in mlm and "mlm, seed 3" not in detection and "rtd, seed 3" in detection
     # Once more: nothing is trained again, and the same is found.
     log = (tmp_path / "out" / "rtd-seed-4" / "metrics.jsonl").read_text()
     again = compare(*arguments, seeds=(3, 4), then=then)
     assert again.table == result.table
     assert (tmp_path / "out" / "rtd-seed-4" / "metrics.jsonl").read_text().startswith(log[:200])
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), (None, 0)])
+def test_the_exit_code_says_what_ended_a_comparison(name, code, tmp_path, monkeypatch, capsys):
+    """As that of `bert-jax train`: 128 and the number of the signal."""
+    done = Comparison((), "| a table |", tmp_path, name)
+    monkeypatch.setattr(compare_command, "compare", lambda *_, **__: done)
+    told = {"unit": "flops", "amount": None, "seeds": (0,), "data": None, "then": None}
+    assert compare_command.compare_files(["bert-tiny:1", "bert-mini:1"], out=tmp_path, **told) == (
+        code
+    )
+    shown = capsys.readouterr()
+    if name is None:
+        assert "| a table |" in shown.out
+    else:
+        assert f"{name}: saved; the same command goes on from here" in shown.err

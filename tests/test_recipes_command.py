@@ -1,5 +1,6 @@
 """``bert-jax recipes``: the list, one, a difference, a check."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,18 +17,29 @@ ROOT = Path(__file__).parents[1]
 def test_the_list_has_every_recipe_on_a_line():
     lines = listing().splitlines()
     encoders = next(i for i, line in enumerate(lines) if line.startswith("encoders: "))
-    assert [line.split()[0] for line in lines[:encoders]] == list(list_recipes())
+    assert [line.split()[0] for line in lines[1:encoders]] == list(list_recipes())
     assert " ".join(lines[encoders:]).count(",") == len(list_presets()) - 1
-    line = next(line for line in lines if line.startswith("bert-base "))
-    assert line.split("  ") != [line]
-    for part in ("12 layers, width 768", "42.6 B tokens at 128, 512", "2 phases", "MNLI 84.7"):
-        assert part in line
-    assert "no score" in next(line for line in lines if line.startswith("neobert "))
+
+    def cells(name):
+        return re.split(r"\s{2,}", next(line for line in lines if line.startswith(f"{name} ")))
+
+    assert cells("recipe")[1:3] == ["parameters", "layers x width"]
+    assert cells("bert-base") == [
+        "bert-base",
+        "110.1 M",
+        "12 x 768",
+        "42.6 B at 128, 512",
+        "2",
+        "4 Cloud TPUs",
+        "MNLI 84.7",
+    ]
+    assert cells("neobert")[-1] == "none"
 
 
 def test_one_recipe_is_shown_with_all_that_is_known_of_it():
     text, code = run(("bert-base",))
     assert code == 0
+    assert "\nparameters:\n  - 110,106,428 (pre-training)\n" in text
     for title in ("sources:", "scores:", "known deviations:", "from phase 1 to 2:"):
         assert f"\n{title}\n" in text
     assert "phase 2 differs from phase 1:" in text

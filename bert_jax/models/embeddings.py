@@ -62,7 +62,12 @@ class Embeddings(nn.Module):
         # fairseq's tables start with a zero row for padding, and its positions skip padding.
         zero_token, zero_position = (c.pad_id, offset - 1) if offset else (None, None)
         self.word = Table(
-            c.padded_vocab_size, c.table_size, c.initializer, specs.TENSOR, zero_row=zero_token
+            c.padded_vocab_size,
+            c.table_size,
+            c.initializer,
+            specs.TENSOR,
+            zero_row=zero_token,
+            used=c.vocab_size,
         )
         if has_position_table(c):
             rows = c.positions.max_length + offset

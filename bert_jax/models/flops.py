@@ -9,6 +9,8 @@ a triangle. A backward pass takes twice a forward pass: one product for each ope
 from __future__ import annotations
 
 from bert_jax.models.config import DisentangledPositions, EncoderConfig, LocalAttention
+from bert_jax.models.heads import MaskedLM, PreTraining, ReplacedTokenDetector
+from bert_jax.models.model import EncoderModel
 from bert_jax.models.stack import layer_kinds
 
 
@@ -67,3 +69,17 @@ def head_flops(config: EncoderConfig) -> float:
 def pooler_flops(config: EncoderConfig, *, labels: int) -> float:
     """Operations of the pooler's map and a classifier on it, forward, for one row or token."""
     return float(2 * config.hidden_size * (config.hidden_size + labels))
+
+
+def heads_flops(model: EncoderModel, length: int) -> float:
+    """Operations of a model's heads, forward, over one row, at every position.
+
+    Heads of other models than those of pre-training (`bert_jax.models.heads`) are not counted.
+    """
+    config = model.config
+    if isinstance(model, ReplacedTokenDetector):
+        return length * pooler_flops(config, labels=1)
+    if not isinstance(model, MaskedLM):
+        return 0.0
+    pairs = pooler_flops(config, labels=2) if isinstance(model, PreTraining) else 0.0
+    return length * head_flops(config) + pairs

@@ -58,7 +58,8 @@ class MaskedLM(EncoderModel):
             x = norm_layer(c.norm, "head_norm")(activate(head.activation or c.activation, x))
         if head.decoder == "untied":
             width = x.shape[-1]
-            own = Table(c.padded_vocab_size, width, c.initializer, specs.TENSOR, name="decoder")
+            rows, used = c.padded_vocab_size, c.vocab_size
+            own = Table(rows, width, c.initializer, specs.TENSOR, used=used, name="decoder")
             table = own.whole()
         if head.decoder_bias:
             rows = (c.padded_vocab_size,)

@@ -163,6 +163,8 @@ class Table(nn.Module):
         initializer: Distribution.
         split: Axis over which rows are split; the token table's rows go over ``tensor``.
         zero_row: A row that starts at zero (RoBERTa's padding), or None.
+        used: Rows from this one on are no entries: they start at zero, and no gradient comes to
+            them, so they stay there. None: all are entries.
     """
 
     rows: int
@@ -170,6 +172,7 @@ class Table(nn.Module):
     initializer: Initializer
     split: str | None = None
     zero_row: int | None = None
+    used: int | None = None
 
     def setup(self) -> None:
         """Makes the table."""
@@ -178,10 +181,12 @@ class Table(nn.Module):
     def _init(self, key: jax.Array) -> Float[Array, "rows width"]:
         shape = (self.rows, self.width)
         values = initial_values(self.initializer, key, shape, self.split, specs.FSDP)
-        if self.zero_row is None:
-            return values
-        kept = jnp.arange(self.rows)[:, None] != self.zero_row
-        return jnp.where(kept, values, 0)
+        row = jnp.arange(self.rows)[:, None]
+        if self.zero_row is not None:
+            values = jnp.where(row != self.zero_row, values, 0)
+        if self.used is not None and self.used < self.rows:
+            values = jnp.where(row < self.used, values, 0)
+        return values
 
     def whole(self) -> Float[Array, "rows width"]:
         """The table, gathered over the ``fsdp`` axis."""

@@ -28,7 +28,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.flops import forward_flops
+from bert_jax.models.flops import forward_flops, heads_flops
 from bert_jax.models.model import EncoderModel
 from bert_jax.models.paths import by_path, from_paths
 from bert_jax.objectives.masking import Masking, SpecialIds
@@ -191,7 +191,8 @@ class ObjectiveConfig(Protocol):
 def simple_task(model: EncoderModel, objective: Objective) -> Task:
     """The task of an objective that trains one model and needs nothing beside it.
 
-    Operations are counted as three forward passes of the encoder; heads are left out.
+    Operations are counted as three forward passes of the encoder and of a head of pre-training at
+    every position; other heads are left out.
 
     Args:
         model: What is trained and kept; the losses call its ``apply``.
@@ -203,7 +204,8 @@ def simple_task(model: EncoderModel, objective: Objective) -> Task:
         return variables["params"]
 
     def flops(rows: int, length: int) -> float:
-        return 3.0 * rows * forward_flops(model.config, length)
+        forward = forward_flops(model.config, length) + heads_flops(model, length)
+        return 3.0 * rows * forward
 
     return Task(objective, model, init, model.apply, flops)
 

@@ -22,11 +22,13 @@ from bert_jax.models.config import (
 from bert_jax.objectives.masking import Masking
 from bert_jax.objectives.sentence_pairs import SentencePairsObjective
 from bert_jax.recipes.record import Recipe, Score
+from bert_jax.recipes.sentences import OTHER_DRAWS, REPLICAS, TEN_TRIES, TYPE_NOT_STATED
 from bert_jax.train.optimizer import Lamb
 from bert_jax.train.schedule import BertLinear, Linear
 
 VOCAB_SIZE = 30_000  # SentencePiece unigram; README of google-research/albert
-# (layers, width, heads). Layers and widths: paper, table 1; heads: config.json of the releases.
+# (layers, width, heads). Layers and widths: paper, table 1; heads: google-research/albert for
+# xxlarge, the others see _HEADS.
 SIZES = {
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
@@ -54,9 +56,9 @@ _SOURCES = (
     "Lan et al. 2020, arXiv:1909.11942",
 )
 _DEVIATIONS = (
-    "The loss is divided by the targets of the whole batch; there by those of each replica, plus "
-    "1e-5, and replicas are averaged.",
-    "Pairs, masks and order are drawn by other random numbers, and shuffled over the whole corpus.",
+    REPLICAS,
+    OTHER_DRAWS,
+    TEN_TRIES,
     "Letters behind a punctuation mark are a word of their own; there they belong to the mark "
     "(create_pretraining_data.py, _is_start_piece_sp).",
 )
@@ -65,10 +67,15 @@ _TRAP = (
     "defaults and the README's command. Whether the released models were made so is stated "
     "nowhere; --masking.max-predictions 77 gives the 15 %."
 )
+_HEADS = (
+    "The numbers of heads are remembered from the releases' config.json, not read in a source at "
+    "hand: 12 of base, 16 of large and xlarge."
+)
 _PIECE = (
-    "Kept: parameters, both moments, and the line of the learning rate, which goes on. "
-    "Reset: the step and the count of examples; another seed gives other pairs, masks and order. "
-    "One run of the original: here a run numbers fewer than 2**32 examples."
+    "Kept: parameters, both moments, and the line of the learning rate, which goes on. Reset: the "
+    "clock and the count of examples; the data are read from their beginning, and another seed "
+    "gives other pairs, masks and order. One run of the original: here a run numbers fewer than "
+    "2**32 examples."
 )
 
 
@@ -216,4 +223,6 @@ def _unsourced(size: str, version: int) -> tuple[str, ...]:
             "The dropout of version 1 is not stated with its code: .1, and 0 for xxlarge, is what "
             "the README's 'no dropout' for version 2 and its remark on xxlarge imply."
         )
-    return tuple(found)
+    if size != "xxlarge":
+        found.append(_HEADS)
+    return (*found, TYPE_NOT_STATED)

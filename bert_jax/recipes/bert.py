@@ -22,6 +22,7 @@ from bert_jax.models.config import (
 from bert_jax.objectives.masking import Masking
 from bert_jax.objectives.sentence_pairs import SentencePairsObjective
 from bert_jax.recipes.record import Recipe, Score
+from bert_jax.recipes.sentences import OTHER_DRAWS, REPLICAS, TEN_TRIES, TYPE_NOT_STATED
 from bert_jax.train.optimizer import BertAdam
 from bert_jax.train.schedule import BertLinear
 
@@ -48,17 +49,15 @@ _SOURCES = (
     "run_pretraining.py, README.md",
     "Devlin et al. 2019, arXiv:1810.04805, appendix A.2",
 )
-_DEVIATIONS = (
-    "The loss is divided by the targets of the whole batch; there by those of each replica, plus "
-    "1e-5, and replicas are averaged.",
-    "Pairs, masks and order are drawn by other random numbers, and shuffled over the whole corpus.",
-)
+_DEVIATIONS = (REPLICAS, OTHER_DRAWS, TEN_TRIES)
 _CARRY = (
-    "Kept: parameters, both moments, the step (the learning rate goes on along one line to step "
-    "1,000,000) and the count of examples, with which reading goes on; there is no second warm-up. "
-    "Changed: the corpus is cut into rows of 512 tokens. This is run_pretraining.py with the same "
-    "output_dir; its other reading, init_checkpoint, keeps the parameters only: "
-    "--carry.optimizer fresh --carry.clock reset --steps 100000."
+    "Kept: parameters, both moments, the clock (the learning rate goes on along one line to step "
+    "1,000,000, without a second warm-up) and the count of examples, with which reading of the "
+    "data goes on. Changed: the corpus is cut into rows of 512 tokens. This is run_pretraining.py "
+    "with the same output_dir. Its other reading, init_checkpoint, keeps the parameters only and "
+    "has a schedule of its own, with a warm-up; after bert-base:1 that is `bert-jax train "
+    "bert-base:2 RUN --init-from RUN_OF_PHASE_1 --carry.optimizer fresh --carry.clock reset "
+    "--steps 100000 --total none --seed 1 --data STORE`."
 )
 # Positions: 900,000 steps of 256 rows of 128, then 100,000 of 512.
 _TOKENS = 900_000 * 256 * 128 + 100_000 * 256 * 512
@@ -149,6 +148,7 @@ def _masking(most: int, unit: Literal["token", "word"]) -> Masking:
 
 
 def _hardware(size: str) -> str:
+    # README: "four days on 4 to 16 Cloud TPUs".
     if size == "base":
         return "4 Cloud TPUs (16 chips), 4 days (README)"
     if size == "large":
@@ -195,14 +195,15 @@ def _scores(size: str, unit: str) -> tuple[Score, ...]:
 
 
 def _unsourced(size: str, unit: str) -> tuple[str, ...]:
+    found = []
     if size in _SMALL:
-        return (
+        found.append(
             "No source states how the small models were trained: batch, steps, learning rate, "
-            "warm-up, dropout and phases are BERT-base's.",
+            "warm-up, dropout and phases are BERT-base's."
         )
     if (size, unit) == ("base", "word"):
-        return (
+        found.append(
             "Google has released whole-word masking at size large only; this is its flag "
-            "do_whole_word_mask on BERT-base, so nobody has published a score.",
+            "do_whole_word_mask on BERT-base, so nobody has published a score."
         )
-    return ()
+    return (*found, TYPE_NOT_STATED)

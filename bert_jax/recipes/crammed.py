@@ -3,8 +3,8 @@
 Numbers from JonasGeiping/cramming, cramming: ``yaml`` is config/arch/crammed-bert.yaml; the
 modules are those of architectures/crammed_bert.py, components.py and embeddings.py.
 
-Known deviations: the pooler's map keeps the width (there it leads to 1,024) and its mean is over
-real tokens (there over padding too); the padding token's row starts at zero there.
+Known deviations of the pooler, which pre-training does not use: its map keeps the width (there it
+leads to 1,024) and its mean is over real tokens (there over padding too).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from bert_jax.models.config import (
 )
 from bert_jax.objectives.masking import Masking
 from bert_jax.recipes.record import Recipe
+from bert_jax.recipes.sentences import other_type
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Budget
 
@@ -95,7 +96,8 @@ def crammed_recipe() -> Recipe:
         phases=(experiment,),
         sources=(
             "JonasGeiping/cramming, cramming: config/arch/crammed-bert.yaml, "
-            "config/train/bert-o4.yaml (train), config/train/optim/adam.yaml, backend/utils.py, "
+            "config/train/bert-o4.yaml (train), config/train/optim/adam.yaml, "
+            "config/impl/torch-default.yaml, architectures/components.py, backend/utils.py, "
             "backend/torch_default.py, backend/optimizers/schedulers.py",
             "Geiping & Goldstein 2022, arXiv:2212.14034",
         ),
@@ -108,8 +110,14 @@ def crammed_recipe() -> Recipe:
             "How many tokens are 60 % of the budget depends on the machine: batch_warmup.tokens is "
             "60 % of 900,000 micro-batches of 128 rows, the yaml's upper limit for a day.",
             "Of each row's 32 predictions exactly 26 become [MASK], 3 random and 3 stay there; "
-            "here each is decided by itself, in these shares on average.",
-            "The scale of the positions is decayed there; here it is not.",
+            "here each is decided by itself, in these shares on average: Masking has no exact "
+            "shares (not done).",
+            "The scale of the positions is decayed there, since limited_decay_keys leaves it in; "
+            "here it is not: no set of optimizer.decay has it without the scales of the norms.",
+            "[PAD]'s row of the token table starts at zero there and gets no gradient where it is "
+            "read (padding_idx); here it starts at random, and gets one where it is the random "
+            "replacement of a token.",
+            other_type("float16", "torch-default.yaml: mixed_precision_target_dtype"),
             "Its rows end where the text does; here every document ends in a separator.",
         ),
         unsourced=(

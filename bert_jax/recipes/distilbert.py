@@ -22,6 +22,7 @@ from bert_jax.models.config import (
 from bert_jax.objectives.distillation import DistillationObjective
 from bert_jax.objectives.masking import Masking
 from bert_jax.recipes.record import Recipe, Score
+from bert_jax.recipes.sentences import other_type
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Linear
 
@@ -112,12 +113,17 @@ def distilbert_recipe() -> Recipe:
             Score("SQuAD 1.1 F1", 86.9, _README),
         ),
         deviations=(
-            "Predictions are 15 % of each row, rounded up; there of a micro-batch of 5 rows "
-            "together, among which rare tokens are shared out.",
-            "There rows of like length are batched together, and those of 11 tokens or fewer, or "
-            "half of them unknown, are left out.",
+            "Predictions are 15 % of each row, rounded up, since what is masked in a row hangs on "
+            "that row alone here; there of a micro-batch of 5 rows together, among which rare "
+            "tokens are shared out.",
+            "There rows of like length are batched together; here an epoch is a permutation of all "
+            "rows, whatever their length.",
+            "There rows of 11 tokens or fewer, or half of them unknown, are left out; here none "
+            "is, as no packing looks at what a row holds (not done): leave such documents out "
+            "before bert-jax prepare.",
             "Losses are divided by the tokens of the whole batch; there by those of each "
             "micro-batch, whose means are averaged.",
+            other_type("float32", "the README's commands leave out train.py's --fp16"),
         ),
         unsourced=(
             "The number of steps depends on the corpus: 19,336 are 3 epochs of 3.3 billion tokens "

@@ -1,8 +1,9 @@
 """ELECTRA (Clark et al. 2020, arXiv:2003.10555): discriminators and their generators.
 
 The numbers are those of google-research/electra; a name without a file is a flag of
-configure_pretraining.py. Of the published scores only those of Small-OWT and Large belong to runs
-described here: the released small and base models are Small++ and Base++.
+configure_pretraining.py, whose defaults are the small model's; those of base and large stand in a
+comment there. Of the published scores only Small-OWT's are of a run with the released defaults: the
+others are of the released models, Small++, Base++ and Large (README).
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from bert_jax.models.config import (
 from bert_jax.objectives.masking import Masking
 from bert_jax.objectives.replaced_tokens import ReplacedTokensObjective
 from bert_jax.recipes.record import Recipe, Score
+from bert_jax.recipes.sentences import TYPE_NOT_STATED
 from bert_jax.train.optimizer import BertAdam
 from bert_jax.train.schedule import ElectraLinear
 
-# (layers, width, heads, embedding width, generator's share of the width); configure_pretraining.py
-# and paper, table 6. The released small++ has a generator of full width.
+# (layers, width, heads, embedding width, generator's share of the width); util/training_utils.py
+# and configure_pretraining.py. The released small++ has a generator of full width (README).
 SIZES = {
     "small": (12, 256, 4, 128, 1 / 4),
     "base": (12, 768, 12, 768, 1 / 3),
@@ -76,14 +78,16 @@ def electra_generator(size: str) -> EncoderConfig:
 
 
 class _Run(NamedTuple):
-    """What differs between the sizes; paper, table 6, and configure_pretraining.py."""
+    """What differs between the sizes: configure_pretraining.py, but for steps (`_unsourced`)."""
 
     seq_length: int
     batch_size: int
     steps: int
     learning_rate: float
     mask_rate: float
-    most: int  # max_predictions_per_seq: int((mask_prob + .005) * max_seq_length)
+    # max_predictions_per_seq: int((mask_prob + .005) * max_seq_length). That is the room: of a full
+    # row of 512 tokens round(512 * mask_prob) are predicted, 77 and 128 (pretrain_helpers.mask).
+    most: int
 
 
 _RUNS = {
@@ -95,14 +99,17 @@ _README = "README of google-research/electra, dev, median"
 _SOURCES = (
     "google-research/electra: configure_pretraining.py, run_pretraining.py, "
     "pretrain/pretrain_helpers.py, model/modeling.py, model/optimization.py, "
-    "build_pretraining_dataset.py, README.md",
-    "Clark et al. 2020, arXiv:2003.10555, table 6",
+    "util/training_utils.py, build_pretraining_dataset.py, README.md",
+    "Clark et al. 2020, arXiv:2003.10555",
 )
 _DEVIATIONS = (
     "Losses are divided by the weights of the whole batch; there by those of each replica, plus "
     "1e-6, and replicas are averaged.",
     "Pairs, masks, samples and order are drawn by other random numbers, and rows are shuffled over "
     "the whole corpus.",
+    "There A also gets later sentences that still fit into it after B has begun, in a tenth to a "
+    "third of the rows (build_pretraining_dataset.py; simulated); here A and B are each one "
+    "stretch of the text, which is what the table of pairs can say.",
 )
 
 
@@ -168,17 +175,20 @@ def electra_recipe(size: str, corpus: Literal["paper", "owt"] = "paper") -> Reci
 
 
 def _unsourced(size: str) -> tuple[str, ...]:
-    if size == "base":
-        return (
-            "766,000 steps are remembered from table 6 of the paper, not read in any source at "
-            "hand.",
-        )
-    if size == "small":
-        return (
-            "Table 6 of the paper was not at hand: the numbers are the defaults of "
-            "configure_pretraining.py.",
-        )
-    return ()
+    table = "Table 6 of the paper, to which configure_pretraining.py refers, was not at hand: "
+    found = {
+        "small": f"{table}the numbers are the defaults of configure_pretraining.py.",
+        "base": (
+            f"{table}the 766,000 steps are remembered from it, not read in any source; the other "
+            f"numbers are those of the comment in configure_pretraining.py."
+        ),
+        "large": (
+            f"{table}the 1,750,000 steps are read from the name ELECTRA-1.75M that the README "
+            f"gives the released model; the other numbers are those of the comment in "
+            f"configure_pretraining.py."
+        ),
+    }
+    return (found[size], TYPE_NOT_STATED)
 
 
 def _scores(size: str, corpus: str) -> tuple[Score, ...]:
@@ -188,7 +198,7 @@ def _scores(size: str, corpus: str) -> tuple[Score, ...]:
         ("base", "paper"): (67.7, 95.1, 89.5, 91.2, 91.5, 88.8, 93.2, 82.7),
         ("large", "paper"): (69.1, 96.9, 90.8, 92.6, 92.4, 90.9, 95.0, 88.0),
     }
-    # Released are Small++ (4M steps, a generator as wide as the discriminator) and Base++.
-    source = _README + ("; of Base++, which was trained for longer" if size == "base" else "")
+    # Released are Small++ (4M steps, a generator as wide as the discriminator), Base++ and Large.
+    whose = {"small": "", "base": " (of Base++)", "large": " (of the released Large)"}[size]
     values = table.get((size, corpus), ())
-    return tuple(Score(t, v, source) for t, v in zip(tasks, values, strict=False))
+    return tuple(Score(f"{t}{whose}", v, _README) for t, v in zip(tasks, values, strict=False))

@@ -19,6 +19,7 @@ from bert_jax.recipes.modernbert import (
     BILLION,
     EVAL_MASKING,
     MASKING,
+    PADDED_ROWS,
     SHORT,
     VOCAB_SIZE,
     gated_encoder,
@@ -79,21 +80,23 @@ _DEVIATIONS = (
     "A document longer than a row goes on in rows of its own; there it comes already cut.",
     "The loss is divided by the targets of the whole batch; there each micro-batch is averaged by "
     "itself.",
+    PADDED_ROWS,
 )
 _UNSOURCED = (
     "pretraining/README.md speaks of 6e-4, of rows of 2,048 tokens and of 100 B tokens of decay; "
     "the yamls, which made the models, do not, and are followed.",
 )
 _EXTEND = (
-    "Kept: parameters, both moments, the rate that the decay relates to. Reset: the clock "
-    "(reset_time). Changed: rows of 7,999 tokens, theta 160,000, other data (sample_250B: the "
-    "store is yours); the rate falls by 1 - sqrt from its peak to half of it."
+    "Kept: parameters, both moments, the rate that the decay relates to (the optimizer's max_lr). "
+    "Reset: the clock (reset_time). Changed: rows of 7,999 tokens, theta 160,000; the rate falls "
+    "by 1 - sqrt from its peak to half of it. The data are others (sample_250B: the store is "
+    "yours), read from their beginning, in another order."
 )
 _DECAY = (
     "Kept: parameters, both moments, the rate that the decay relates to (max_lr of the restored "
     "optimizer). Reset: the clock. Changed (restart_override): the peak is half of it, and falls "
-    "by 1 - sqrt to 4 %; 15 % of the tokens are masked; theta 160,000 in all layers; other data "
-    "(ProLong: the store is yours)."
+    "by 1 - sqrt to 4 %; 15 % of the tokens are masked; theta 160,000 in all layers. The data are "
+    "others (ProLong: the store is yours), read from their beginning, in another order."
 )
 
 
@@ -137,7 +140,7 @@ def _first(size: str, run: _Run) -> Experiment:
     model = gated_encoder(*SIZES[size], positions=SHORT)
     return Experiment(
         name=f"ettin-{size}",
-        model=dataclasses.replace(model, compute_dtype="bfloat16"),
+        model=dataclasses.replace(model, compute_dtype="bfloat16"),  # yaml: precision amp_bf16
         masking=_MASKING,
         eval_masking=EVAL_MASKING,
         packing=Packing(seq_length=1024, mode="document"),  # yaml: sequence_packing false

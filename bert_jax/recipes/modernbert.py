@@ -1,8 +1,10 @@
 """ModernBERT (Warner et al. 2024, arXiv:2412.13663), in three phases; the large model in four.
 
-The numbers are those of the trainings' yamls in AnswerDotAI/ModernBERT
-(yamls/modernbert/modernbert-base-pretrain.yaml, ``yaml``, and its two sequels, ``extension`` and
-``decay``) and of the paper's table 3. Ettin, its ladder of sizes, is in `bert_jax.recipes.ettin`.
+The numbers are those of the trainings' yamls in AnswerDotAI/ModernBERT, yamls/modernbert:
+modernbert-base-pretrain.yaml (``yaml``), -context-extension.yaml (``extension``) and
+-learning-rate-decay.yaml (``decay``), the same of modernbert-large (``large yaml`` and so on), and
+of the paper's table 3. All but the first were read in a copy, qkchambers/ModernBERT-Diffusion.
+Ettin, its ladder of sizes, is in `bert_jax.recipes.ettin`.
 """
 
 from __future__ import annotations
@@ -101,41 +103,62 @@ EVAL_MASKING = Masking(rate=0.15, count="bernoulli", candidates="text", random_i
 _SOURCES = (
     "AnswerDotAI/ModernBERT: yamls/modernbert/modernbert-base-pretrain.yaml, src/optimizer.py, "
     "src/scheduler.py, src/sequence_packer.py, src/bert_layers/initialization.py",
+    "qkchambers/ModernBERT-Diffusion, a copy: yamls/modernbert/modernbert-{base,large}-"
+    "{context-extension,learning-rate-decay}.yaml, modernbert-large-pretrain.yaml",
     "Warner et al. 2024, arXiv:2412.13663, table 3",
+)
+PADDED_ROWS = (
+    "The token table is padded to a multiple of 128 rows; the 64 that are added to 50,368 count as "
+    "zeros in StableAdamW's mean over the table, which is .13 % lower for it."
 )
 _DEVIATIONS = (
     "The loss is divided by the targets of the whole batch; there each micro-batch is averaged by "
     "itself, and these means are weighted by their number of packed sequences.",
-    "Rows are filled with running text, documents cut where a row ends; there by greedy best fit, "
-    "and a document of up to a row's length is never cut.",
+    "Rows are filled with running text, documents cut where a row ends: a row is a stretch of the "
+    "stream of all tokens, found without the rows before it. There a buffer of documents is packed "
+    "by greedy best fit, and one of up to a row's length is never cut.",
     "Tokens are positions of the rows; there those that are not padding, under 1 % fewer.",
     "Random replacements reach up to [MASK]; there up to the greatest id of the masked batch, "
     "which is [MASK] unless a batch has none.",
+    PADDED_ROWS,
 )
 _EXTEND = (
     "Kept: parameters, both moments of the optimizer and the rate 8e-4 to which it relates the "
     "decay (the restored optimizer's max_lr). Reset: the clock, so the schedule begins anew, "
-    "without a warm-up. Changed: learning rate, rows of 8,192 tokens, theta 160,000 in global "
+    "without a warm-up. Changed: learning rate 3e-4, rows of 8,192 tokens, theta 160,000 in global "
     "layers. The data are read from their beginning, in another order."
 )
 _DECAY = (
-    "Kept: parameters, both moments and the rate that the decay relates to. Reset: the clock. "
-    "Changed: the learning rate falls by 1 - sqrt to a thousandth. The data are read from their "
-    "beginning, in another order."
+    "Kept: parameters, both moments and the rate 8e-4 that the decay relates to (max_lr). Reset: "
+    "the clock. Changed: the learning rate falls by 1 - sqrt to a thousandth. The data are read "
+    "from their beginning, in another order."
 )
 _ROLL_BACK = (
-    "Kept: parameters and both moments, those of the checkpoint that was rolled back to. Reset: "
-    "the clock. Changed: learning rate 5e-5, decay 1e-6, full batches from the first step."
+    "Kept: parameters and both moments, those of the checkpoint that was rolled back to, and the "
+    "rate 5e-4 that the decay relates to (max_lr). Reset: the clock, without a warm-up. Changed: "
+    "learning rate 5e-5, decay 1e-6, full batches from the first step. The data are read from "
+    "their beginning, in another order."
+)
+_GROWTH = (
+    "It starts from random numbers, since a recipe names no run of yours; the original from the "
+    "first phase of ModernBERT-base (modernbert-large-pretrain.yaml: init_from_checkpoint), its "
+    "weights put in the middle of the wider ones and wrapped around, its 22 layers spread over 28. "
+    "Export what bert_jax.models.growth.grow makes of your modernbert-base:1 "
+    "(docs/how-to/continue-and-grow.md) and start with `bert-jax train modernbert-large:1 RUN "
+    "--init-from models/grown --data STORE`; the other phases then follow by number, each with "
+    "the run before it as --init-from."
 )
 
 
 def _first(size: str, rows: int, warmup: BatchWarmup, tokens: int) -> Experiment:
+    # yaml and large yaml: optimizer.lr and, in billions of tokens, scheduler.t_warmup. The pieces
+    # of a batch are ours.
     peak, rise, pieces = {"base": (8e-4, 3, 12), "large": (5e-4, 2, 22)}[size]
     name = f"modernbert-{size}"
     model = gated_encoder(*SIZES[size], positions=SHORT)
     return Experiment(
         name=name,
-        model=dataclasses.replace(model, compute_dtype="bfloat16"),
+        model=dataclasses.replace(model, compute_dtype="bfloat16"),  # yaml: precision amp_bf16
         masking=MASKING,
         eval_masking=EVAL_MASKING,
         packing=Packing(seq_length=1024, mode="fill"),  # yaml: max_seq_len, sequence_packing
@@ -205,9 +228,11 @@ def _annealed(
 
 def modernbert_base() -> Recipe:
     """ModernBERT-base: 1.719 T tokens at 1,024, 250 B at 8,192, 50 B of decay."""
+    # yaml: batch_size_warmup_tokens, from device_train_microbatch_size 96 on 8 GPUs;
+    # global_train_batch_size, max_duration
     warmup = BatchWarmup(start=768, increment=768, tokens=50 * BILLION)
     first = _first("base", 4608, warmup, 1_719 * BILLION)
-    # extension: 576 rows, 3e-4; decay: the same, and the paper's table
+    # extension and decay: global_train_batch_size, max_duration, lr, weight_decay
     second = _later(first, "extension", 576, 250 * BILLION, rate=3e-4, decay=1e-5, pieces=12)
     third = _annealed(second, 576, rate=3e-4, decay=1e-5, pieces=12)
     source = "Warner et al. 2024, GLUE dev"
@@ -234,10 +259,14 @@ def modernbert_base() -> Recipe:
 
 def modernbert_large() -> Recipe:
     """ModernBERT-large: 900 B tokens, restarted at a tenth of the rate for 800 B, 250 B, 50 B."""
+    # large yaml: batch_size_warmup_tokens, from device_train_microbatch_size 56 on 8 GPUs;
+    # global_train_batch_size. 900 B, 800 B: paper, table 3 (see unsourced)
     warmup = BatchWarmup(start=448, increment=448, tokens=10 * BILLION)
     first = _first("large", 4928, warmup, 900 * BILLION)
+    # large extension: lr, weight_decay "after the pretraining LR reduction", so also the restart's
     later = functools.partial(_later, rate=5e-5, decay=1e-6)
     restart = later(first, "restart", 4928, 800 * BILLION, pieces=22)
+    # large extension and large decay: global_train_batch_size, max_duration, lr, weight_decay
     third = later(restart, "extension", 616, 250 * BILLION, pieces=77)
     last = _annealed(third, 624, rate=5e-5, decay=1e-6, pieces=39)
     source = "Warner et al. 2024, GLUE dev"
@@ -257,18 +286,16 @@ def modernbert_large() -> Recipe:
             Score("MRPC", 91.7, source),
             Score("STS-B", 92.8, source),
         ),
-        deviations=(
-            *_DEVIATIONS,
-            "It starts from random numbers; the original from ModernBERT-base, its weights put in "
-            "the middle of the wider ones and wrapped around, its 22 layers spread over 28 "
-            "(bert_jax.models.growth has what is needed).",
-        ),
+        deviations=(*_DEVIATIONS, _GROWTH),
         unsourced=(
             "The split of the first phase into 900 B tokens and, after a roll-back, 800 B more is "
-            "read in copies of the paper's table 3, not in a yaml; to which checkpoint the run "
-            "was rolled back is not stated: here the last.",
-            "The decay of the last two phases is not stated apart from '1e-5 to 1e-6': here it "
-            "stays at the restart's 1e-6.",
+            "read in copies of the paper's table 3; modernbert-large-pretrain.yaml has one phase "
+            "of 1,719 B and says of its rate that it 'was too high and required a restart'. To "
+            "which checkpoint the run was rolled back is not stated: here the last.",
         ),
-        carries=(_ROLL_BACK, _EXTEND.replace("8e-4", "5e-4"), _DECAY),
+        carries=(
+            _ROLL_BACK,
+            _EXTEND.replace("8e-4", "5e-4").replace("learning rate 3e-4, ", ""),
+            _DECAY.replace("8e-4", "5e-4"),
+        ),
     )

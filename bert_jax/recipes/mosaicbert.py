@@ -24,6 +24,7 @@ from bert_jax.models.config import (
 )
 from bert_jax.objectives.masking import Masking
 from bert_jax.recipes.record import Recipe, Score
+from bert_jax.recipes.sentences import MICROBATCH_MEANS
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Linear
 
@@ -110,7 +111,7 @@ def mosaicbert_recipe() -> Recipe:
             Score("STS-B", 90.3, source),
         ),
         deviations=(
-            "There each micro-batch's loss is averaged by itself, and these means are averaged.",
+            MICROBATCH_MEANS,
             "There norms are computed in bfloat16 (fused_layernorm); here in float32.",
             "The padding token's row starts at zero there and gets no gradient as an input; 6 of "
             "its 30,528 rows stand for no token and take part in the softmax there.",

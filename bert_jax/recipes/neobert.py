@@ -19,6 +19,7 @@ from bert_jax.models.config import (
 )
 from bert_jax.objectives.masking import Masking
 from bert_jax.recipes.record import Recipe
+from bert_jax.recipes.sentences import MICROBATCH_MEANS, TYPE_NOT_STATED
 from bert_jax.train.optimizer import AdamW
 from bert_jax.train.schedule import Constant, Cosine
 
@@ -51,11 +52,11 @@ _SOURCES = (
 _CARRY = (
     "Kept: the parameters only (jobs/neobert-4096.sh: model.pretrained_checkpoint). Reset: moments "
     "and clock, with a second warm-up of 2,000 steps; then the rate is constant. Changed: 512 "
-    "rows of 4,096 tokens; documents of 1,024 tokens and more only (dataset.min_length: the store "
-    "is yours)."
+    "rows of 4,096 tokens. The data are documents of 1,024 tokens and more only "
+    "(dataset.min_length: the store is yours), read from their beginning, in another order."
 )
 _DEVIATIONS = (
-    "There each micro-batch's loss is averaged by itself, and these means are averaged.",
+    MICROBATCH_MEANS,
     "There the cosine is laid out from step 2,000 to 902,000 and cut at 900,000, where the rate "
     "drops to a tenth; here it ends at 900,000.",
     "Rows here are padded to their full length; there to the longest of a batch.",
@@ -125,9 +126,11 @@ _UNSOURCED = {
     "script": (
         "The released scheduler refuses jobs/neobert-4096.sh as it stands (decay_steps 0 is below "
         "constant_steps); what it asks for, a constant rate, is followed.",
+        TYPE_NOT_STATED,
     ),
     "paper": (
         "The paper's learning rate 6e-4 and weight decay .1 are remembered, not read in a source "
         "at hand; all other numbers are the job scripts'.",
+        TYPE_NOT_STATED,
     ),
 }

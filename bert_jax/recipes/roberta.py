@@ -21,12 +21,15 @@ from bert_jax.models.config import (
 )
 from bert_jax.objectives.masking import Masking
 from bert_jax.recipes.record import Recipe, Score
+from bert_jax.recipes.sentences import other_type
 from bert_jax.train.optimizer import FairseqAdam
 from bert_jax.train.schedule import Linear
 
 VOCAB_SIZE = 50265  # GPT-2's byte-level BPE plus special tokens
 
-SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}  # (layers, width, heads); paper, table 9
+# (layers, width, heads); fairseq/models/roberta/model.py: base_architecture,
+# roberta_large_architecture
+SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}
 
 
 def roberta_encoder(size: str) -> EncoderConfig:
@@ -61,6 +64,7 @@ _DEVIATIONS = (
     "There every input line ends in a separator (a blank line is one alone); here every document.",
     "transformers' table of one segment type is kept, which adds a trained constant vector; "
     "fairseq has none (--model.type-vocab-size 0).",
+    other_type("float16", "base.yaml: fp16"),
 )
 _NOT_STATED = (
     "Which 5 corpora are mixed in which shares is the paper's (160 GB), and is not part of the "
@@ -79,8 +83,9 @@ class _Run(NamedTuple):
 
 
 _PAPER = {
-    # paper, table 9: 24k and 30k steps of warm-up, 8K rows, 500K steps
+    # paper, table 9: 24k steps of warm-up, 8K rows, 500K steps
     "base": _Run(6e-4, 24_000, 500_000, 8192, 16),
+    # Rate and warm-up: a copy of the model card; rows and steps: paper, as base.
     "large": _Run(4e-4, 30_000, 500_000, 8192, 32),
 }
 # base.yaml: lr 0.0005, warmup_updates 10000, max_update 125000; batch_size 16, update_freq 16, and

@@ -14,6 +14,7 @@ from bert_jax.models.config import EncoderConfig, Norm
 from bert_jax.objectives.masking import Masking
 from bert_jax.recipes.record import Recipe, Score
 from bert_jax.recipes.roberta import roberta_encoder
+from bert_jax.recipes.sentences import other_type
 from bert_jax.train.optimizer import FairseqAdam
 from bert_jax.train.schedule import Linear
 
@@ -78,5 +79,6 @@ def wettig_recipe() -> Recipe:
             "and every document ends in one.",
             "There the last layers may be DeepSpeed's kernel in stochastic mode (an option of the "
             "script), which is not deterministic.",
+            other_type("float16", "script: --fp16"),
         ),
     )

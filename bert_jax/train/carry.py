@@ -12,6 +12,7 @@ from bert_jax.config import load_config
 from bert_jax.experiment import Experiment
 from bert_jax.train.checkpoint import Checkpointer
 from bert_jax.train.record import CheckpointMismatch
+from bert_jax.train.schedule import Budget
 from bert_jax.train.state import TrainState
 from bert_jax.train.task import is_run
 
@@ -48,8 +49,8 @@ def carried(experiment: Experiment, state: TrainState, like: Any) -> Carried:
     carry, source = experiment.carry, experiment.init_from
     if source is None or not is_run(Path(source)):
         _refuse_without_run(experiment)
-        notes = () if source is None else ("moments are fresh, the clock starts at 0",)
-        return Carried(state, 0, 0.0, notes)
+        fresh = f"moments are fresh; the clock starts at 0; {_rate_note(experiment, 0, 0.0)}"
+        return Carried(state, 0, 0.0, () if source is None else (fresh,))
     moments = state.opt_states
     wanted = {"opt_states": like.opt_states} if carry.optimizer == "kept" else {"step": like.step}
     with Checkpointer(Path(source) / "checkpoints") as saved:
@@ -72,11 +73,13 @@ def carried(experiment: Experiment, state: TrainState, like: Any) -> Carried:
     first, seconds = 0, 0.0
     if carry.clock == "kept":
         first, seconds = found.step, float(found.meta.get("seconds", 0.0))
+    earlier = load_config(source)
     _check_steps(experiment, first)
+    _check_counts(experiment, earlier, first)
     clock = f"the clock goes on from step {first:,}" if first else "the clock starts at 0"
     state = dataclasses.replace(state, opt_states=moments, step=jnp.zeros_like(state.step) + first)
-    notes = (f"{moments_note}; {clock}", *_repeats(experiment, source))
-    return Carried(state, first, seconds, notes)
+    begins = f"{moments_note}; {clock}; {_rate_note(experiment, first, seconds)}"
+    return Carried(state, first, seconds, (begins, *_repeats(experiment, earlier)))
 
 
 def _refuse_without_run(experiment: Experiment) -> None:
@@ -98,13 +101,42 @@ def _check_steps(experiment: Experiment, first: int) -> None:
         )
 
 
-def _repeats(experiment: Experiment, source: str) -> tuple[str, ...]:
+def _check_counts(experiment: Experiment, earlier: Experiment, first: int) -> None:
+    """A kept clock counts the earlier run's steps by the sizes of this one: they must be equal."""
+    now, then = experiment.sizes, earlier.sizes
+    counts = [("examples", now.first_example(first), then.first_example(first))]
+    if experiment.clock == "tokens":
+        counts.append(("tokens", now.tokens_before(first), then.tokens_before(first)))
+    for what, ours, theirs in counts:
+        if ours != theirs:
+            raise ValueError(
+                f"carry.clock is 'kept' and {experiment.init_from} had read {theirs:,} {what} by "
+                f"step {first:,}, where batches and rows of this run make it {ours:,}; keep "
+                f"batch_size, batch_warmup and packing.seq_length, or set --carry.clock reset."
+            )
+
+
+def _rate_note(experiment: Experiment, first: int, seconds: float) -> str:
+    """Whether the learning rate warms up (again), and from where."""
+    factor = experiment.factor(first, seconds)
+    begins = f"the learning rate begins at {factor:.3g} of its peak"
+    schedule = experiment.schedule
+    if isinstance(schedule, Budget):
+        return f"{begins} and peaks at {schedule.peak:g} of the {experiment.clock}"
+    if schedule.warmup == 0:
+        return f"{begins}, without a warm-up"
+    warmup = f"{schedule.warmup:,.10g} {experiment.clock}"
+    if experiment.carry.clock == "kept" and first:
+        return f"{begins}; the warm-up is that of the whole run, {warmup}"
+    return f"{begins} and warms up over {warmup}"
+
+
+def _repeats(experiment: Experiment, earlier: Experiment) -> tuple[str, ...]:
     """A warning where a reset clock would show the same examples in the same way again."""
-    earlier = load_config(source)
     same = all(getattr(earlier, name) == getattr(experiment, name) for name in _SAME)
     if experiment.carry.clock == "kept" or not same:
         return ()
     return (
-        f"data, packing and seed are those of {source} and the clock is reset: order, masks and "
-        f"dropout repeat it; set another --seed to see other ones",
+        f"data, packing and seed are those of {experiment.init_from} and the clock is reset: "
+        f"order, masks and dropout repeat it; set another --seed to see other ones",
     )

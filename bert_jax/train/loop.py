@@ -15,7 +15,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from bert_jax.config import diff, digest, flatten, load_config, save_config
+from bert_jax.config import CONFIG, diff, digest, flatten, load_config, save_config
 from bert_jax.data.pipeline import prefetch
 from bert_jax.experiment import Experiment
 from bert_jax.objectives.base import Task, means, select
@@ -34,7 +34,7 @@ from bert_jax.train.inputs import (
     save_tokenizer,
     validation_batches,
 )
-from bert_jax.train.log import RunLog, read_metrics
+from bert_jax.train.log import METRICS, RunLog, read_metrics
 from bert_jax.train.metrics import peak_flops
 from bert_jax.train.optimizer import decay_table
 from bert_jax.train.optimizers.base import OptimizerBase
@@ -386,8 +386,12 @@ def _check_divisible(experiment: Experiment, shards: int) -> None:
 
 
 def _claim(run_dir: Path, experiment: Experiment) -> None:
-    """Makes the run directory this experiment's, or refuses one that is another's."""
-    if (run_dir / "config.json").exists():
+    """Makes the run directory this experiment's, or refuses one that is another's.
+
+    A directory whose run was refused before its first step holds no run: it may be taken.
+    """
+    begun = (run_dir / METRICS).exists() or any((run_dir / "checkpoints").glob("*"))
+    if begun and (run_dir / CONFIG).exists():
         earlier = load_config(run_dir)
         if digest(earlier) != digest(experiment):
             changes = "; ".join(

@@ -192,6 +192,8 @@ def test_the_rate_of_a_step():
     np.testing.assert_allclose(
         np.asarray(rates), [0.3, 0.29985, 0.225, 0.15, 0.15], rtol=1e-6
     )  # float32
+    halves = [Masking(0.5, final_rate=0.1).rate_at(step, 100) for step in (0, 25, 50, 99, 100)]
+    np.testing.assert_allclose(np.asarray(halves), [0.5, 0.4, 0.3, 0.104, 0.1], rtol=1e-6)
     traced = jax.jit(lambda step: masking.rate_at(step, 1000))(jnp.asarray(500))
     assert traced.dtype == jnp.float32 and abs(float(traced) - 0.225) < 1e-7
     rising = Masking(0.15, final_rate=0.4)

@@ -58,6 +58,38 @@ def test_later_phases_say_what_they_take_over(name):
             assert type(phase.optimizer) is type(before.optimizer)
 
 
+# Of a sentence on a change of phase: what it must speak of, and by which words it may.
+CARRIED = {
+    "parameters": ("parameters", "weights"),
+    "moments": ("moments",),
+    "clock": ("clock",),
+    "data": ("data",),
+}
+
+
+@pytest.mark.parametrize("name", [n for n in list_recipes() if published(n).carries])
+def test_a_change_of_phase_says_all_that_is_carried_over(name):
+    one = published(name)
+    for sentence, phase in zip(one.carries, one.phases[1:], strict=True):
+        for what, words in CARRIED.items():
+            assert any(word in sentence for word in words), (what, sentence)
+        kept, _, rest = sentence.partition("Reset: ")
+        assert ("moments" in kept) == (phase.carry.optimizer == "kept"), sentence
+        assert ("clock" in rest.partition(".")[0]) == (phase.carry.clock == "reset"), sentence
+        if getattr(phase.optimizer, "max_learning_rate", None) is not None:
+            assert "max_lr" in kept, sentence
+
+
+def test_scores_of_other_runs_say_whose_they_are():
+    others = [n for n in list_recipes() if n.startswith("deberta-v3-")]
+    for name in ("electra-base", "electra-large", *others):
+        for score in published(name).scores:
+            assert " (of " in score.benchmark, (name, score)
+    assert published("electra-base").scores[5].benchmark == "MNLI (of Base++)"
+    # Of ELECTRA's published scores these alone are of the released defaults.
+    assert not any(" (of " in s.benchmark for s in published("electra-small-owt").scores)
+
+
 def test_phases_by_number():
     one = published("modernbert-base")
     assert recipe("modernbert-base") == recipe("modernbert-base:1") == one.phases[0]

@@ -1,6 +1,7 @@
 """Phases, what is carried from one to the next, clocks, growing batches, averages."""
 
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -8,18 +9,21 @@ import numpy as np
 import pytest
 
 from bert_jax.data.batch_size import BatchWarmup
+from bert_jax.data.packing import Packing
 from bert_jax.evaluate.run import load_run
 from bert_jax.experiment import Carry, Checkpoints
 from bert_jax.models.paths import by_path
 from bert_jax.parallel.mesh import MeshShape, make_mesh
+from bert_jax.recipes import list_recipes, published
 from bert_jax.train.average import averaged_run
+from bert_jax.train.carry import carried
 from bert_jax.train.checkpoint import Checkpointer
 from bert_jax.train.inputs import open_inputs, run_task
 from bert_jax.train.log import read_metrics
 from bert_jax.train.loop import train
 from bert_jax.train.optimizer import BertAdam
 from bert_jax.train.phases import chained, phase_dir, train_phases
-from bert_jax.train.schedule import Linear, Trapezoid
+from bert_jax.train.schedule import BertLinear, Budget, Linear, Trapezoid
 from bert_jax.train.state import abstract_state, init_state, initial_key
 from bert_jax.train.task import restore_run
 
@@ -94,6 +98,9 @@ def test_a_decay_branches_off_a_stable_checkpoint(short, first_run, tmp_path):
     assert learning_rates(tmp_path / "branch") == pytest.approx(expected)
     state, meta = state_of(branch, tmp_path / "branch")
     assert state.step == 8 and meta["examples_seen"] == 8 * short.batch_size
+    assert "the clock goes on from step 4; the learning rate begins at 1 of its peak, without" in (
+        notes(tmp_path / "branch")
+    )
 
 
 @pytest.mark.parametrize("kept", ["kept", pytest.param("fresh", marks=pytest.mark.slow)])
@@ -150,6 +157,63 @@ def test_a_clock_that_has_passed_the_end_is_refused(short, first_run, tmp_path):
     over = dataclasses.replace(short, init_from=str(first_run), carry=Carry(clock="kept"), steps=6)
     with pytest.raises(ValueError, match="stands at step 6, but steps is 6"):
         train(over, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 16}, "had read 48 examples by step 6, where .* this run make it 96; keep"),
+        ({"batch_warmup": BatchWarmup(4, 4, 64), "microbatches": 2}, "had read 48 examples"),
+        (
+            {"packing": Packing(seq_length=16), "clock": "tokens", "steps": 9},
+            r"had read [\d,]+ tokens by step 6, where .* this run make it 768; keep",
+        ),
+    ],
+)
+def test_a_clock_is_kept_only_where_both_runs_count_alike(
+    changes, message, short, first_run, tmp_path
+):
+    assert short.batch_size == 8 and short.packing.seq_length != 16
+    kept = Carry(clock="kept")
+    other = dataclasses.replace(
+        short, **{"init_from": str(first_run), "carry": kept, "steps": 8, "seed": 5} | changes
+    )
+    with pytest.raises(ValueError, match=message):
+        train(other, tmp_path / "run")
+    # By the steps rows of another length change nothing but where the data stands.
+    if other.clock == "tokens":
+        train(dataclasses.replace(other, clock="steps", steps=7), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_recipes_keep_their_clock_only_where_phases_count_alike(name):
+    phases = published(name).phases
+    for before, phase in itertools.pairwise(phases):
+        if phase.carry.clock == "kept":
+            step = before.steps
+            assert phase.sizes.first_example(step) == before.sizes.first_example(step)
+            assert phase.clock == before.clock == "steps"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "note"),
+    [
+        (Linear(3.0), "the learning rate begins at 0 of its peak and warms up over 3 steps"),
+        (BertLinear(), "the learning rate begins at 1 of its peak, without a warm-up"),
+        (Trapezoid(1200.0, 0.1), "begins at 0.1 of its peak and warms up over 1,200 steps"),
+        (Budget(), "the learning rate begins at 0.25 of its peak and peaks at 0.75 of the steps"),
+    ],
+)
+def test_who_starts_from_an_imported_model_is_told_of_moments_and_warm_up(
+    short, first_run, schedule, note
+):
+    """A Hugging Face directory has neither moments nor a clock: the state stays as it was."""
+    after = dataclasses.replace(short, init_from="models/imported", steps=2000, schedule=schedule)
+    state, _ = state_of(short, first_run)
+    begun = carried(after, state, None)
+    assert begun.state is state and (begun.step, begun.seconds) == (0, 0.0)
+    (said,) = begun.notes
+    assert said.startswith("moments are fresh; the clock starts at 0; ") and said.endswith(note)
 
 
 def test_moments_of_another_model_are_refused(short, first_run, tmp_path):

@@ -1,7 +1,8 @@
 """Adam with a learning rate of each tensor's own: LAMB and StableAdamW.
 
-Rows that only pad the token table to a multiple of 128 belong to its tensor here, which changes its
-statistics by less than one part in 300 for the vocabularies of the published recipes.
+Rows that only pad the token table to a multiple of 128 begin at zero and stay there. They add
+nothing to LAMB's norms; in StableAdamW's mean over a tensor they count as zeros, which lowers it by
+.13 % for a vocabulary of 50,368 entries.
 """
 
 from __future__ import annotations
