@@ -5,6 +5,11 @@
     bert-jax evaluate runs/biphasic/phase-2
 
 One switch of the attention mask lies between the phases (arXiv:2507.00994).
+
+Hardware: half of a CPU core, 11 minutes (1,000 and 2,000 steps of 8 x 64 tokens).
+Expected (measured): causal cross-entropy 5.18 nats after the first phase, masked 4.68 (standard
+error .02) after the second, where token frequencies have 6.55; 3,000 steps of masked language
+modelling alone have 5.10 to 5.37 (`fixed_compute_mlm.py`, two seeds).
 """
 
 import dataclasses

@@ -6,7 +6,9 @@
 The guide docs/how-to/add-an-objective.md explains it line by line. Any other experiment takes the
 objective by ``--objective custom --objective.file experiments/spot_the_intruder.py``.
 
-Hardware: two CPU cores, minutes. Expected: @@@
+Hardware: one CPU core, 2.5 minutes (600 steps of 8 x 64 tokens), beside other work.
+Expected (measured): words and intruders are told apart at .924, where calling nothing an intruder
+is right at .855; loss .190 (standard error .002), where that share's entropy is .414.
 """
 
 from dataclasses import replace

@@ -32,6 +32,7 @@ experiment = dataclasses.replace(
         num_heads=2,
         intermediate_size=512,
         dropout=base.model.dropout,
+        positions=dataclasses.replace(wettig.model.positions, offset=1),
         pad_id=0,
         compute_dtype="float32",
     ),
