@@ -8,7 +8,9 @@ As the recipe: a ModernBERT encoder, StableAdamW, a schedule in tokens; a long p
 longer rows while the rate falls to half of its peak, a decay from there. Documents are not mixed in
 a row. A rate of masks that changes step by step within a phase is `Masking(final_rate=...)`.
 
-@@@
+Hardware: one CPU core, 6 minutes (2,000 steps of 8 x 64 tokens, 200 and 200 of 4 x 256).
+Expected (measured): held-out cross-entropy 4.74 nats after the first phase, 4.49 after the second,
+4.42 (standard error .03) after the third; token frequencies have 6.55.
 """
 
 import dataclasses

@@ -7,6 +7,10 @@
 As the recipe: StableAdamW with decay relative to the first phase's peak, a warm-up of the batch, a
 schedule in tokens with a plateau, longer rows with another theta in the global layers, 1 - sqrt
 at the end; moments are kept from phase to phase and the clock is reset. Windows of 16 tokens.
+
+Hardware: one CPU core, 6 minutes (1,500 steps of 4 to 16 x 64 tokens, 200 and 200 of 4 x 256).
+Expected (measured): held-out cross-entropy 4.40 nats after the first phase, 4.19 after the
+second, 4.07 (standard error .03) after the third; token frequencies have 6.55.
 """
 
 import dataclasses
