@@ -7,7 +7,9 @@
 As the recipe: the clock is the wall's, the rate a triangle over the budget, batches grow, a quarter
 of all tokens (special ones too) are masked, no biases, scaled sinusoids, no head but the table.
 
-@@@
+Hardware: one CPU core, 3 minutes and the evaluations (2,079 steps of 4 to 16 x 64 tokens there).
+Expected (measured): held-out cross-entropy 5.95 nats (standard error .02), where token frequencies
+have 6.55.
 """
 
 import dataclasses

@@ -8,7 +8,10 @@ As the recipe: RMS norm, SwiGLU, uniform initial values, an untied decoder, a fi
 masked and always by [MASK], everything decayed, a cosine to a tenth of the peak; then fresh moments
 and clock, a second warm-up, a constant rate.
 
-@@@
+Hardware: one CPU core, 6 minutes (2,500 steps of 8 x 64 tokens, then 200 of 4 x 256).
+Expected (measured, always [MASK]): held-out cross-entropy 6.16 nats after the first phase, 6.13
+(standard error .02) after the second; token frequencies have 6.55. With 80/10/10 the same model has
+7.1: it says nothing sensible of a token that it can see.
 """
 
 import dataclasses
@@ -36,7 +39,7 @@ first = dataclasses.replace(
         compute_dtype="float32",
     ),
     masking=neobert.masking,
-    eval_masking=base.masking,
+    eval_masking=dataclasses.replace(neobert.masking, rate=0.15),
     steps=2500,
     optimizer=dataclasses.replace(neobert.optimizer, learning_rate=1e-3),
     schedule=Cosine(warmup=100, final=0.1, end=2200),

@@ -7,7 +7,9 @@
 As the recipe: 40 % of the tokens masked, special ones too, always by [MASK]; pre-LN; fairseq's Adam
 without clipping, everything decayed; 6 % of the run to warm up.
 
-@@@
+Hardware: a third of a CPU core, 14 minutes (2,500 steps of 8 x 64 tokens).
+Expected (measured, always [MASK], special tokens among the targets): held-out cross-entropy 6.35
+nats (standard error .02), where token frequencies have 6.80.
 """
 
 import dataclasses
@@ -37,7 +39,7 @@ experiment = dataclasses.replace(
         compute_dtype="float32",
     ),
     masking=wettig.masking,
-    eval_masking=base.masking,
+    eval_masking=dataclasses.replace(wettig.masking, rate=0.15),
     steps=steps,
     optimizer=dataclasses.replace(wettig.optimizer, learning_rate=1e-3),
     schedule=Linear(warmup=0.06 * steps),

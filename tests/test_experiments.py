@@ -71,6 +71,7 @@ def test_the_commands_of_the_files_are_understood(words, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")  # a laptop has no eight
 @pytest.mark.parametrize("file", SYNTHETIC)
 def test_two_steps_on_a_laptop(file, tmp_path, capsys):
     """As they stand there, but for where the runs go."""

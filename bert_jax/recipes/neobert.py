@@ -76,7 +76,8 @@ def neobert_recipe(variant: Literal["script", "paper"] = "script") -> Recipe:
             count="bernoulli",  # collator.py
             candidates="text",  # collator.py: get_special_tokens_mask
         ),
-        eval_masking=Masking(rate=0.15, count="bernoulli"),  # as everybody's
+        # Everybody's rate; always [MASK], as it learns to predict at no other token.
+        eval_masking=Masking(rate=0.15, mask_prob=1.0, random_prob=0.0, count="bernoulli"),
         packing=Packing(seq_length=1024, mode="truncate"),  # tokenizer.py: truncation; no packing
         batch_size=2048,  # neobert.sh: 8 GPUs, 64 rows, 4 accumulation steps
         microbatches=4,

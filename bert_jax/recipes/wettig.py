@@ -43,8 +43,14 @@ def wettig_recipe() -> Recipe:
             count_base="tokens",
             candidates="all",
         ),
-        # Measured at 15 % as everybody's.
-        eval_masking=Masking(rate=0.15, count="stochastic", count_base="tokens", candidates="all"),
+        eval_masking=Masking(  # everybody's rate; always [MASK], as it predicts at no other token
+            rate=0.15,
+            mask_prob=1.0,
+            random_prob=0.0,
+            count="stochastic",
+            count_base="tokens",
+            candidates="all",
+        ),
         packing=Packing(
             seq_length=128, mode="fill", attend="row"
         ),  # script: sample-break-mode none
