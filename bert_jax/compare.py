@@ -95,6 +95,9 @@ def compare(
         raise ValueError(f"there is {len(experiments)} experiment; a comparison needs two or more.")
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"seeds are {tuple(seeds)}; give one or more, each once.")
+    for name in experiments:
+        if "/" in name or name in (".", ".."):
+            raise ValueError(f"an experiment is called {name!r}; its runs need a plain file name.")
     _check_same_targets(experiments)
     planned = planned_runs(experiments, budget)
     directory, rows = Path(out), []
@@ -129,6 +132,12 @@ def planned_runs(experiments: Mapping[str, Experiment], budget: Budget) -> dict[
     """
     if budget.unit == "seconds":
         return _by_the_seconds(experiments, budget)
+    for name, e in experiments.items():
+        if e.clock == "seconds":
+            raise ValueError(
+                f"time ends {name} (clock is 'seconds'), whatever its steps; compare by --unit "
+                f"seconds, or let its clock count steps or tokens."
+            )
     if budget.amount is not None:
         _check_ends(experiments)
         return {
@@ -170,6 +179,12 @@ def _steps_for(name: str, experiment: Experiment, budget: Budget) -> int:
     ) / experiment.sizes.tokens_before(experiment.steps)
     # One token more than is paid for needs a step more than is paid for.
     steps = experiment.sizes.steps_for_tokens(math.floor(budget.amount / per_token + 1e-6) + 1) - 1
+    most = (MAX_EXAMPLES - 1) // experiment.batch_size
+    if steps > most:
+        raise ValueError(
+            f"a budget of {budget.amount:.4g} {budget.unit} is {steps:.4g} steps of {name}, and a "
+            f"run has at most {most:,} (2**32 examples); lower it."
+        )
     if steps < 1:
         raise ValueError(
             f"a budget of {budget.amount:.4g} {budget.unit} does not pay for one step of {name}, "

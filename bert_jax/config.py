@@ -303,6 +303,11 @@ def load_config(run_dir: str | Path) -> Experiment:
     """
     path = Path(run_dir) / CONFIG
     if not path.is_file():
+        phases = sorted(str(found.parent) for found in Path(run_dir).glob(f"phase-*/{CONFIG}"))
+        if phases:
+            raise FileNotFoundError(
+                f"{run_dir} holds phases; name one of them, such as {phases[-1]}."
+            )
         raise FileNotFoundError(
             f"{run_dir} is no run directory: it holds no {CONFIG}; give the directory that "
             f"`bert-jax train` wrote."

@@ -63,6 +63,16 @@ class Evaluation:
     every: int = 1000
     max_rows: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ValueError(
+                f"evaluation.every is {self.every}; it is 0 (at the end only) or more."
+            )
+        if self.max_rows is not None and self.max_rows < 1:
+            raise ValueError(
+                f"evaluation.max_rows is {self.max_rows}; at least 1, or None for all."
+            )
+
 
 @dataclass(frozen=True)
 class Checkpoints:
@@ -82,6 +92,10 @@ class Checkpoints:
         for name in ("every", "keep_last"):
             if getattr(self, name) < 1:
                 raise ValueError(f"checkpoints.{name} is {getattr(self, name)}; at least 1.")
+        if self.keep_every is not None and self.keep_every < 1:
+            raise ValueError(
+                f"checkpoints.keep_every is {self.keep_every}; at least 1, or None for none."
+            )
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,10 @@ class Logging:
 
     every: int = 10
     wandb_project: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"logging.every is {self.every}; at least 1.")
 
 
 @dataclass(frozen=True)
@@ -163,6 +181,8 @@ class Experiment:
         for name in ("batch_size", "microbatches", "steps", "max_skipped_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}; it must lie in [0, 2**63).")
         if self.batch_size % self.microbatches:
             raise ValueError(
                 f"batch_size {self.batch_size} is not divisible by microbatches "
@@ -184,6 +204,13 @@ class Experiment:
             raise ValueError(
                 f"masking.final_rate {self.masking.final_rate} is reached at the last step, and "
                 f"with clock 'seconds' nobody knows which that is; set it to None."
+            )
+        if isinstance(self.objective, SentencePairsObjective) and not (
+            isinstance(self.packing, Pairs) and self.packing.labelled
+        ):
+            raise ValueError(
+                "objective sentence-pairs needs rows of pairs with labels; set packing to "
+                "Pairs(kind='next' or 'order') (--packing pairs)."
             )
         longest = self.model.positions.max_length
         if self.packing.seq_length > longest:

@@ -45,6 +45,19 @@ def run_file(path: str | Path, kind: str = "file") -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def named_errors(path: str | Path) -> Iterator[None]:
+    """Names file and line in the exceptions of functions that `run_file` has given.
+
+    Raises:
+        ValueError: In the place of any exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{_where(Path(path), error)}: {_what(error)}") from error
+
+
+@contextlib.contextmanager
 def _neighbours(directory: Path) -> Iterator[None]:
     """Makes the modules beside a file importable for a while; forgets them, and it, afterwards.
 

@@ -75,7 +75,11 @@ def listing() -> str:
         "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
         for row in rows
     ]
-    lines.append(textwrap.fill(f"encoders: {', '.join(list_presets())}", subsequent_indent="  "))
+    lines.append(
+        textwrap.fill(
+            f"encoders: {', '.join(list_presets())}", subsequent_indent="  ", break_on_hyphens=False
+        )
+    )
     return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ import optax
 
 from bert_jax.models.paths import by_path, from_paths
 from bert_jax.objectives.base import Batch, Objective, Params, Passed, Stage, Sums, Task, select
+from bert_jax.objectives.contract import check_contract
 from bert_jax.objectives.masking import SpecialIds
 from bert_jax.parallel.mesh import MeshShape, make_mesh, put_batch
 from bert_jax.train.state import init_state, initial_key
@@ -99,6 +100,10 @@ def check_objective(
     Raises:
         AssertionError: Naming what is broken.
     """
+    try:
+        check_contract(task, {name: jnp.asarray(array) for name, array in rows.items()})
+    except ValueError as error:
+        raise AssertionError(str(error)) from error
     checks = ObjectiveChecks(task, rows, special, seed, candidates, draws, inputs)
     checks.model()
     checks.corruption()

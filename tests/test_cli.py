@@ -350,7 +350,7 @@ def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("recipes") == 0
     lines = capsys.readouterr().out.splitlines()
     encoders = next(i for i, line in enumerate(lines) if line.startswith("encoders: "))
-    assert [line.split()[0] for line in lines[:encoders]] == list(list_recipes())
+    assert [line.split()[0] for line in lines[1:encoders]] == list(list_recipes())
     assert " ".join(lines[encoders:]).count(",") == len(list_presets()) - 1
     assert call("recipes bert-base:1") == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())

@@ -102,6 +102,16 @@ def test_own_steps_that_cost_the_same_are_kept():
             Budget("tokens"),
             "budgets are not equal: rtd spends 832 tokens and mlm 768",
         ),
+        (
+            {"clock": "seconds", "total": 9.0},
+            Budget("tokens"),
+            r"time ends rtd \(clock is 'seconds'\), whatever its steps",
+        ),
+        (
+            {},
+            Budget("tokens", 1e30),
+            r"is 1.563e\+28 steps of mlm, and a run has at most 1,073,741,823",
+        ),
         ({}, Budget("flops", 10.0), "a budget of 10 flops does not pay for one step of mlm"),
         ({}, Budget("seconds", 10.0), "mlm counts steps .*set clock to 'seconds'"),
         (

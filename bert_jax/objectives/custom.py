@@ -12,10 +12,8 @@ from jaxtyping import Array
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import EncoderModel
 from bert_jax.objectives.base import (
-    Apply,
     Batch,
     ObjectiveConfig,
-    Params,
     Setting,
     Stage,
     Sums,
@@ -24,8 +22,9 @@ from bert_jax.objectives.base import (
     row_keys,
     simple_task,
 )
+from bert_jax.objectives.contract import check_contract, example_batch
 from bert_jax.objectives.masked_lm import noise
-from bert_jax.python_file import run_file
+from bert_jax.python_file import named_errors, run_file
 
 Row = Mapping[str, Array]
 
@@ -45,15 +44,18 @@ class CustomObjective:
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: It fails, or defines no objective.
+            ValueError: It fails, defines no objective, or one that does not keep the protocol.
         """
         found = run_file(self.file, "objective file").get("objective")
-        if not isinstance(found, ObjectiveConfig):
+        if isinstance(found, type) or not isinstance(found, ObjectiveConfig):
             raise ValueError(
                 f"{self.file} defines no `objective` with a method task(setting); end it with "
                 f"objective = RowObjective(model, corrupt, loss) or an objective of your own."
             )
-        return found.task(setting)
+        with named_errors(self.file):
+            task = found.task(setting)
+            check_contract(task, example_batch(setting))
+        return task
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,26 @@ class RowObjective:
     corrupt: Callable[[jax.Array, Row, Setting], Row]
     loss: Callable[[Row, Batch], Sums]
 
+    def __post_init__(self) -> None:
+        for name in ("model", "corrupt", "loss"):
+            if not callable(getattr(self, name)):
+                raise ValueError(
+                    f"{name} of RowObjective is {getattr(self, name)!r}; it is a function."
+                )
+
     def task(self, setting: Setting) -> Task:
-        """The objective for a setting."""
-        return simple_task(self.model(setting.model), _RowWise(self, setting))
+        """The objective for a setting.
+
+        Raises:
+            ValueError: ``model`` makes no model.
+        """
+        model = self.model(setting.model)
+        if not isinstance(model, EncoderModel):
+            raise ValueError(
+                f"model of RowObjective gives a {type(model).__name__}; it gives a model over the "
+                f"config, as bert_jax.models.heads.MaskedLM does."
+            )
+        return simple_task(model, _RowWise(self, setting))
 
 
 @dataclass(frozen=True)
@@ -98,15 +117,17 @@ class _RowWise:
         del step
         special = jnp.asarray(self.setting.special.ids)
 
-        def one(key: jax.Array, row: dict[str, Array]) -> Row:
+        def one(key, row):  # unannotated: what a user's function gives is checked by hand
             ordinary = (row["segment_ids"] != 0) & ~jnp.isin(row["input_ids"], special)
             return self.parts.corrupt(key, row | {"maskable": ordinary}, self.setting)
 
-        return {**batch, **jax.vmap(one)(row_keys(key, batch), dict(batch))}
+        new = jax.vmap(one)(row_keys(key, batch), dict(batch))
+        if not isinstance(new, Mapping):
+            given = "None" if new is None else "no dictionary"
+            raise ValueError(f"corrupt gives {given}; it gives a dictionary of arrays.")
+        return {**batch, **new}
 
-    def _loss(
-        self, apply: Apply, params: Params, batch: Batch, key: jax.Array | None, frozen: Params
-    ) -> Sums:
+    def _loss(self, apply, params, batch, key, frozen):
         output = apply(
             {"params": merge(params, frozen)},
             batch["input_ids"],

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from bert_jax.config import load_config
+from bert_jax.config import diff, load_config
 from bert_jax.experiment import Experiment
 from bert_jax.train.checkpoint import Checkpointer
 from bert_jax.train.record import CheckpointMismatch
@@ -51,6 +51,9 @@ def carried(experiment: Experiment, state: TrainState, like: Any) -> Carried:
         _refuse_without_run(experiment)
         fresh = f"moments are fresh; the clock starts at 0; {_rate_note(experiment, 0, 0.0)}"
         return Carried(state, 0, 0.0, () if source is None else (fresh,))
+    earlier = load_config(source)
+    if carry.optimizer == "kept" and type(earlier.optimizer) is not type(experiment.optimizer):
+        raise ValueError(_misfit(experiment, earlier))
     moments = state.opt_states
     wanted = {"opt_states": like.opt_states} if carry.optimizer == "kept" else {"step": like.step}
     with Checkpointer(Path(source) / "checkpoints") as saved:
@@ -60,11 +63,7 @@ def carried(experiment: Experiment, state: TrainState, like: Any) -> Carried:
             else:
                 found = saved.restore(carry.step, wanted)
         except CheckpointMismatch as error:
-            raise ValueError(
-                f"carry.optimizer is 'kept', but the moments of {source} do not fit the run "
-                f"({error}); keep model, objective and optimizer as they were, or set "
-                f"--carry.optimizer fresh."
-            ) from error
+            raise ValueError(_misfit(experiment, earlier)) from error
     if found is None:
         raise ValueError(f"{source} holds no checkpoint yet; train it first.")
     moments_note = "moments are fresh"
@@ -73,8 +72,7 @@ def carried(experiment: Experiment, state: TrainState, like: Any) -> Carried:
     first, seconds = 0, 0.0
     if carry.clock == "kept":
         first, seconds = found.step, float(found.meta.get("seconds", 0.0))
-    earlier = load_config(source)
-    _check_steps(experiment, first)
+    _check_end(experiment, first, seconds)
     _check_counts(experiment, earlier, first)
     clock = f"the clock goes on from step {first:,}" if first else "the clock starts at 0"
     state = dataclasses.replace(state, opt_states=moments, step=jnp.zeros_like(state.step) + first)
@@ -89,15 +87,37 @@ def _refuse_without_run(experiment: Experiment) -> None:
         what = f"carry.{kept[0]} is 'kept'" if kept else f"carry.step is {carry.step}"
         raise ValueError(
             f"{what}, but init_from is {experiment.init_from}, which is no run directory; only "
-            f"runs have moments, a clock and steps."
+            f"runs have moments, a clock and steps: give one (--init-from), or start afresh "
+            f"(--carry.optimizer fresh --carry.clock reset --carry.step none)."
         )
 
 
-def _check_steps(experiment: Experiment, first: int) -> None:
+def _misfit(experiment: Experiment, earlier: Experiment) -> str:
+    """Why kept moments do not fit: what of model, objective and optimizer is another."""
+    parts = ("model", "objective", "optimizer")
+    changes = [
+        f"{name} was {old!r}, is {new!r}"
+        for name, old, new in diff(earlier, experiment)
+        if name.partition(".")[0] in parts
+    ]
+    return (
+        f"carry.optimizer is 'kept', but the moments of {experiment.init_from} do not fit the run "
+        f"({'; '.join(changes)}); keep model, objective and optimizer as they were, or set "
+        f"--carry.optimizer fresh."
+    )
+
+
+def _check_end(experiment: Experiment, first: int, seconds: float) -> None:
+    source = experiment.init_from
     if first >= experiment.steps:
         raise ValueError(
-            f"carry.clock is 'kept' and {experiment.init_from} stands at step {first}, but steps "
-            f"is {experiment.steps}; steps counts the earlier run's too: raise it."
+            f"carry.clock is 'kept' and {source} stands at step {first}, but steps is "
+            f"{experiment.steps}; steps counts the earlier run's too: raise it."
+        )
+    if experiment.clock == "seconds" and seconds >= experiment.schedule_end:
+        raise ValueError(
+            f"carry.clock is 'kept' and {source} has trained for {seconds:.0f} seconds, but total "
+            f"is {experiment.schedule_end:g}; total counts the earlier run's too: raise it."
         )
 
 
@@ -105,14 +125,17 @@ def _check_counts(experiment: Experiment, earlier: Experiment, first: int) -> No
     """A kept clock counts the earlier run's steps by the sizes of this one: they must be equal."""
     now, then = experiment.sizes, earlier.sizes
     counts = [("examples", now.first_example(first), then.first_example(first))]
+    kept = "batch_size and batch_warmup"
     if experiment.clock == "tokens":
         counts.append(("tokens", now.tokens_before(first), then.tokens_before(first)))
+        kept = "batch_size, batch_warmup and packing.seq_length"
     for what, ours, theirs in counts:
         if ours != theirs:
             raise ValueError(
                 f"carry.clock is 'kept' and {experiment.init_from} had read {theirs:,} {what} by "
-                f"step {first:,}, where batches and rows of this run make it {ours:,}; keep "
-                f"batch_size, batch_warmup and packing.seq_length, or set --carry.clock reset."
+                f"step {first:,}, where the batches of this run make it {ours:,}; keep {kept} "
+                f"(batch_size was {earlier.batch_size}, is {experiment.batch_size}), or set "
+                f"--carry.clock reset."
             )
 
 

@@ -390,10 +390,15 @@ def _claim(run_dir: Path, experiment: Experiment) -> None:
 
     A directory whose run was refused before its first step holds no run: it may be taken.
     """
-    begun = (run_dir / METRICS).exists() or any((run_dir / "checkpoints").glob("*"))
-    if begun and (run_dir / CONFIG).exists():
+    if (run_dir / "phase-1").exists():
+        raise ValueError(
+            f"{run_dir} holds the phases of a run, and this one has none; give another run "
+            f"directory."
+        )
+    if (run_dir / CONFIG).exists():
         earlier = load_config(run_dir)
-        if digest(earlier) != digest(experiment):
+        changed = digest(earlier) != digest(experiment)
+        if changed and _has_trained(run_dir):
             changes = "; ".join(
                 f"{name} was {old!r}, is {new!r}" for name, old, new in diff(earlier, experiment)
             )
@@ -401,8 +406,18 @@ def _claim(run_dir: Path, experiment: Experiment) -> None:
                 f"{run_dir} holds a run of another experiment ({changes}); give another run "
                 f"directory, or the experiment as it was."
             )
+        if changed:
+            (run_dir / METRICS).unlink(missing_ok=True)  # why the other one was refused
     run_dir.mkdir(parents=True, exist_ok=True)
     save_config(experiment, run_dir)
+
+
+def _has_trained(run_dir: Path) -> bool:
+    """Whether a run has saved or logged a step."""
+    if any((run_dir / "checkpoints").glob("*")):
+        return True
+    records = read_metrics(run_dir) if (run_dir / METRICS).exists() else []
+    return any(record["kind"] == "train" for record in records)
 
 
 def _open_log(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -51,7 +52,13 @@ def train_phases(
     """
     if not phases:
         raise ValueError("there are no phases; give at least one experiment.")
+    if (Path(run_dir) / CONFIG).exists():
+        raise ValueError(
+            f"{run_dir} holds a run without phases, and this one has {len(phases)}; give another "
+            f"run directory."
+        )
     linked = chained(phases, run_dir)
+    _check_steps(linked)
     for number, phase in enumerate(linked, 1):
         directory = phase_dir(run_dir, number)
         if number < len(linked) and _is_finished(phase, directory):
@@ -60,6 +67,18 @@ def train_phases(
         if result.interrupted is not None:
             break
     return result
+
+
+def _check_steps(phases: Sequence[Experiment]) -> None:
+    """A phase that keeps the clock counts the steps before it, so it must have more."""
+    for number, (before, phase) in enumerate(itertools.pairwise(phases), 2):
+        if phase.carry.clock == "kept" and phase.steps <= before.steps:
+            raise ValueError(
+                f"phase {number} keeps the clock of phase {number - 1}, which ends at step "
+                f"{before.steps:,}, and has {phase.steps:,} steps; steps counts both, so give it "
+                f"more. An option --steps holds for all phases: leave it out, or train one phase "
+                f"by its number, from the run before it (--init-from)."
+            )
 
 
 def _is_finished(phase: Experiment, directory: Path) -> bool:

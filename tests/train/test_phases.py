@@ -13,6 +13,7 @@ from bert_jax.data.packing import Packing
 from bert_jax.evaluate.run import load_run
 from bert_jax.experiment import Carry, Checkpoints
 from bert_jax.models.paths import by_path
+from bert_jax.objectives.masking import Masking
 from bert_jax.parallel.mesh import MeshShape, make_mesh
 from bert_jax.recipes import list_recipes, published
 from bert_jax.train.average import averaged_run
@@ -226,6 +227,45 @@ def test_moments_of_another_model_are_refused(short, first_run, tmp_path):
     )
     with pytest.raises(ValueError, match=r"the moments of .* do not fit the run"):
         train(other, tmp_path / "run")
+
+
+def test_kept_moments_are_of_the_same_optimizer(short, first_run, tmp_path):
+    other = dataclasses.replace(
+        short, init_from=str(first_run), carry=Carry(optimizer="kept"), optimizer=BertAdam()
+    )
+    with pytest.raises(
+        ValueError, match=r"\(optimizer was 'adamw', is 'bert-adam'; .*\); keep model"
+    ):
+        train(other, tmp_path / "run")
+
+
+def test_steps_that_a_kept_clock_has_passed_are_refused_before_anything_runs(short, tmp_path):
+    later = dataclasses.replace(short, carry=Carry(clock="kept"))
+    with pytest.raises(
+        ValueError, match="phase 2 keeps the clock of phase 1, which ends at step 6"
+    ):
+        train_phases((short, later), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_refused_start_leaves_its_directory_free(short, first_run, tmp_path):
+    """Whoever follows the advice of a refusal may do so in the same place."""
+    refused = dataclasses.replace(short, masking=Masking(random_ids=(0, 10**6)))
+    with pytest.raises(ValueError, match="random_ids"):
+        train(refused, tmp_path / "run")
+    assert train(dataclasses.replace(short, steps=1), tmp_path / "run").step == 1
+    assert "random_ids" not in notes(tmp_path / "run")
+    with pytest.raises(ValueError, match="holds a run of another experiment"):
+        train(dataclasses.replace(short, steps=2), tmp_path / "run")
+
+
+def test_a_run_and_phases_do_not_share_a_directory(short, first_run, tmp_path):
+    phases = (short, dataclasses.replace(short, seed=5))
+    with pytest.raises(ValueError, match="holds a run without phases, and this one has 2"):
+        train_phases(phases, first_run)
+    (tmp_path / "run" / "phase-1").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds the phases of a run, and this one has none"):
+        train(short, tmp_path / "run")
 
 
 def test_a_phase_names_the_one_before(short):
