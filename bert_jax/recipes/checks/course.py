@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from bert_jax.experiment import Experiment
 from bert_jax.models.config import RotaryPositions
 from bert_jax.recipes.checks.expectation import Expectation, Phase
@@ -49,9 +51,13 @@ def _phase(phase: Experiment, wanted: Phase, before: Experiment | None, name: st
         positions = phase.model.positions
         local = positions.theta if positions.local_theta is None else positions.local_theta
         found.append(equal(f"{name}: theta", wanted.theta, (positions.theta, local)))
-    if wanted.carries is not None:
+    if wanted.carries is not None and before is not None:
         carry = (phase.carry.optimizer, phase.carry.clock)
         found.append(equal(f"{name}: moments, clock", wanted.carries, carry))
-        again = before is not None and carry[1] == "reset" and before.seed == phase.seed
+        again = carry[1] == "reset" and before.seed == phase.seed
         found.append(equal(f"{name}: repeats the order before", False, again))
+        # Rows, masking and optimizer of each phase are looked at by themselves.
+        model = dataclasses.replace(phase.model, positions=before.model.positions)
+        same = model == before.model and phase.objective == before.objective
+        found.append(equal(f"{name}: the model and objective before", True, same))
     return found

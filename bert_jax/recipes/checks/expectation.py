@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from bert_jax.models.config import AttentionPattern, GlobalAttention, Positions
+from bert_jax.recipes.checks.expectation_parts import (
+    Distilled,
+    Generator,
+    Packed,
+    Paired,
+    Selected,
+    Stage,
+)
+
+__all__ = [
+    "Arithmetic",
+    "Count",
+    "Counted",
+    "Distilled",
+    "Expectation",
+    "Generator",
+    "Packed",
+    "Paired",
+    "Phase",
+    "Rate",
+    "Selected",
+    "Shape",
+    "Stage",
+]
 
 Counted = Literal["body", "pooled", "masked lm", "pre-training", "detector"]
 """What is counted: the encoder, with its pooler, or with the heads of an objective."""
@@ -33,32 +59,6 @@ class Rate(NamedTuple):
 
     now: float
     rate: float
-
-
-@dataclass(frozen=True)
-class Selected:
-    """What masking does to full rows of text.
-
-    Attributes:
-        share: Share of a row's positions that are predicted, special ones among its positions.
-        exact: Predictions of a full row, where the number is fixed; None: it varies.
-        mask: Of the predicted, the share that becomes the mask token.
-        random: The share that becomes a random token.
-        specials: Whether [CLS] and [SEP] are ever predicted.
-        random_ids: Range of random replacements, the end excluded; None where there are none.
-        positions: Share of a full row's selected positions that are different ones: below 1 where
-            they are drawn with replacement.
-        last: Last position of a full row that is ever predicted; None: any may be.
-    """
-
-    share: float
-    mask: float
-    random: float
-    specials: bool
-    random_ids: tuple[int, int] | None
-    exact: int | None = None
-    positions: float = 1.0
-    last: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,22 +123,31 @@ class Shape:
     """The model.
 
     Attributes:
-        counts: Parameters, of one or more parts.
+        counts: Parameters, of one or more parts; the first is the model that is kept.
         decayed: Of the first of ``counts``, how many the optimizer decays.
+        heads: Attention heads.
+        positions: Positions of the first phase.
         norm: Where norms stand.
         eps: Their epsilon.
         embedding_norm: Whether the embeddings have one of their own.
         first_norm: Whether the first layer's attention has one.
         activation: Value of the activation at 2.69, where tanh and erf differ most.
-        matrix_std: Standard deviation of most matrices at the beginning.
+        matrix_std: Standard deviation of matrices and tables at the beginning.
         residual_std: That of the maps back to the residual stream.
-        dropout: After the embeddings, on attention probabilities, after attention.
-        detector_limit: Bound of the uniform draws of a detector's last map; None: it starts like
-            the others.
+        dropout: After the embeddings, on attention probabilities, after attention; inside the
+            feed-forward layer, after it.
+        projection_limit: Bound of the uniform draws of the map from factorised embeddings; None:
+            it starts like the others, or there is none.
+        detector_limit: That of a detector's last map; None: it starts like the others.
+        zero_padding: Whether the padding token's embedding starts at 0.
+        attention: Who sees whom.
+        pooler: Where there are pairs: what is pooled, and the activation that follows.
     """
 
     counts: tuple[Count, ...]
     decayed: int
+    heads: int
+    positions: Positions
     norm: Position
     eps: float
     embedding_norm: bool
@@ -146,8 +155,12 @@ class Shape:
     activation: float
     matrix_std: float
     residual_std: float
-    dropout: tuple[float, float, float]
+    dropout: tuple[float, float, float, float, float]
+    projection_limit: float | None = None
     detector_limit: float | None = None
+    zero_padding: bool = False
+    attention: AttentionPattern = field(default_factory=GlobalAttention)
+    pooler: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -158,13 +171,18 @@ class Expectation:
         shape: The model.
         phases: The phases.
         tokens: Positions of all phases.
-        generator: Width, layers and heads of the generator, and the weight of the discriminator's
-            loss, in replaced-token detection.
-        teacher_layers: The teacher's layers that a distilled model starts from.
+        rows: How documents become rows.
+        stages: What a step minimises.
+        held_out: What masking does at evaluation; None: the same as in training.
+        generator: The generator, in replaced-token detection.
+        distilled: What is taken from a teacher, in distillation.
     """
 
     shape: Shape
     phases: tuple[Phase, ...]
     tokens: float
-    generator: tuple[int, int, int, float] | None = None
-    teacher_layers: tuple[int, ...] = ()
+    rows: Packed | Paired
+    stages: tuple[Stage, ...] = (Stage(),)
+    held_out: Selected | None = None
+    generator: Generator | None = None
+    distilled: Distilled | None = None

@@ -11,13 +11,12 @@ import numpy as np
 import optax
 
 from bert_jax.experiment import Experiment
-from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import EncoderModel
 from bert_jax.models.paths import by_path, from_paths
 from bert_jax.recipes.checks import reference_optimizers
 from bert_jax.recipes.checks.expectation import Arithmetic
 from bert_jax.recipes.checks.findings import Finding, equal, within
-from bert_jax.recipes.checks.shape import narrowed
+from bert_jax.recipes.checks.quick import narrowed, quickly
 
 _FACTORS = (0.0, 0.5, 1.0, 0.8, 0.3)  # of the peak, a step each
 # Sizes of the gradients. Small ones show where epsilon stands, large ones are clipped.
@@ -35,7 +34,10 @@ def check_updates(phase: Experiment, wanted: Arithmetic, name: str) -> list[Find
         equal(f"{name}: whose gradient is clipped", wanted.clipped, _WHOSE[clip]),
         equal(f"{name}: bound of the gradient", wanted.clip, phase.optimizer.clip_norm),
     ]
-    errors = _errors(phase.optimizer, narrowed(phase.model, 16, 2), wanted)
+    model = EncoderModel(narrowed(phase.model, 16, 2))
+    variables: Any = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = tuple((path, leaf.shape) for path, leaf in by_path(variables["params"]).items())
+    errors = _errors(phase.optimizer, shapes, wanted)
     for label, error in zip(("small", "large"), errors, strict=True):
         found.append(within(f"{name}: updates, {label} gradients", 0.0, error, _TOLERANCE))
     return found
@@ -45,14 +47,15 @@ _WHOSE = {"global": "batch", "replica": "replica"}
 
 
 @functools.cache  # sizes of a family are one when narrowed
-def _errors(optimizer: Any, small: EncoderConfig, wanted: Arithmetic) -> tuple[float, float]:
+def _errors(
+    optimizer: Any, shapes: tuple[tuple[str, tuple[int, ...]], ...], wanted: Arithmetic
+) -> tuple[float, float]:
     """Largest deviations from the reference, as a share of how far that variable goes.
 
     After small gradients, and after large ones.
     """
-    variables: Any = jax.eval_shape(EncoderModel(small).init, jax.random.key(0))
     rng = np.random.default_rng(3)
-    start = {p: _filled(x, rng) for p, x in by_path(variables["params"]).items()}
+    start = {path: _filled(shape, rng) for path, shape in shapes}
     fused = wanted.kind == "stable_adamw"
     begun = _variables(start, fused)
     run = _runner(optimizer)
@@ -75,9 +78,9 @@ def _deviation(ours: np.ndarray, theirs: np.ndarray, begun: np.ndarray) -> float
     return float(excess / np.abs(theirs - begun).max())
 
 
-def _filled(leaf, rng) -> np.ndarray:
+def _filled(shape: tuple[int, ...], rng) -> np.ndarray:
     """A parameter's values of about .1, so that its decay is seen; biases are not 0 either."""
-    return (0.1 * rng.standard_normal(leaf.shape) + 0.05).astype(np.float32)
+    return (0.1 * rng.standard_normal(shape) + 0.05).astype(np.float32)
 
 
 def _runner(optimizer: Any):
@@ -87,7 +90,7 @@ def _runner(optimizer: Any):
         # The train step does it, for each replica; here there is one.
         transform = optax.chain(optax.clip_by_global_norm(optimizer.clip_norm), transform)
 
-    @jax.jit
+    @quickly
     def update(params, state, gradient, rate):
         direction, state = transform.update(gradient, state, params)
         return jax.tree.map(lambda p, d: p - rate * d, params, direction), state

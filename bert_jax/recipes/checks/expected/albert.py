@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+from bert_jax.models.config import LearnedPositions
 from bert_jax.recipes.checks.expectation import (
     Arithmetic,
     Count,
     Expectation,
+    Paired,
     Phase,
     Rate,
     Selected,
     Shape,
+    Stage,
 )
 
-# size: body with pooler, pre-training, decayed of the latter.
+# size: body with pooler, pre-training, decayed of the latter; heads, by the releases' config.json.
 _COUNTS = {
-    "base": (11_683_584, 11_813_810, 11_771_648),
-    "large": (17_683_968, 17_847_474, 17_801_472),
-    "xlarge": (58_724_864, 59_021_490, 58_960_128),
-    "xxlarge": (222_595_584, 223_158_450, 223_066_368),
+    "base": (11_683_584, 11_813_810, 11_771_648, 12),
+    "large": (17_683_968, 17_847_474, 17_801_472, 16),
+    "xlarge": (58_724_864, 59_021_490, 58_960_128, 16),
+    "xxlarge": (222_595_584, 223_158_450, 223_066_368, 64),
 }
 _MASKING = Selected(
     share=20 / 512,  # 20 predictions at most: 4 %, as the README's command has it
     mask=0.8,
     random=0.1,
     specials=False,
+    unknown=True,  # create_pretraining_data.py: all but [CLS] and [SEP]
+    masks=None,
+    short=(4, 4),  # round(.15 * 24) and round(.15 * 28); [CLS] and [SEP] are counted
     random_ids=(0, 30_000),
+    words=3,  # create_pretraining_data.py: do_whole_word_mask, ngram
+)
+_ROWS = Paired(
+    # create_pretraining_data.py without random_next_sentence: half of the pairs are swapped ...
+    seconds={"behind": 0.5, "before": 0.5},
+    labels={"behind": 0, "before": 1, "other": 1},
+    of_one="other",  # ... and one sentence gets a random second segment, labelled like them
+    short=0.0983,  # short_seq_prob .1, but for the shortened length that is the full one
+    copies=40,  # dupe_factor
+    masks="fixed",  # written with the data
 )
 
 
 def _shape(size: str, dropout: float) -> Shape:
-    pooled, whole, decayed = _COUNTS[size]
+    pooled, whole, decayed, heads = _COUNTS[size]
     return Shape(
         counts=(Count("pre-training", whole), Count("pooled", pooled)),
         decayed=decayed,
+        heads=heads,
+        positions=LearnedPositions(512),
+        pooler=("cls", "tanh"),
         norm="post",
         eps=1e-12,
         embedding_norm=True,
@@ -40,7 +59,7 @@ def _shape(size: str, dropout: float) -> Shape:
         activation=2.680863,  # tanh
         matrix_std=0.017593,
         residual_std=0.017593,
-        dropout=(dropout, dropout, dropout),
+        dropout=(dropout, dropout, dropout, 0.0, dropout),
     )
 
 
@@ -130,7 +149,14 @@ def _ten() -> tuple[Phase, ...]:
 
 
 def _albert(size: str, dropout: float, phases: tuple[Phase, ...], tokens: float) -> Expectation:
-    return Expectation(shape=_shape(size, dropout), phases=phases, tokens=tokens)
+    return Expectation(
+        shape=_shape(size, dropout),
+        phases=phases,
+        tokens=tokens,
+        rows=_ROWS,
+        # run_pretraining.py: the two losses are added
+        stages=(Stage({"loss": 1.0, "pair_loss": 1.0}),),
+    )
 
 
 EXPECTED = {

@@ -4,33 +4,68 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bert_jax.models.config import LocalAttention, RotaryPositions
 from bert_jax.recipes.checks.expectation import (
     Arithmetic,
     Count,
     Expectation,
+    Packed,
     Phase,
     Rate,
     Selected,
     Shape,
 )
 
-# layers: parameters, decayed, .88 * .02 / sqrt(2 * layers)
+# size: parameters, decayed, .88 * .02 / sqrt(2 * layers), heads
 _SHAPES = {
-    "base": (149_655_232, 149_569_536, 2.652171e-3),
-    "large": (395_881_664, 395_771_904, 2.350898e-3),
-    "17m": (16_913_600, 16_859_136, 4.701797e-3),
-    "32m": (32_081_344, 32_022_528, 3.933806e-3),
-    "68m": (68_457_664, 68_386_816, 2.853882e-3),
+    "base": (149_655_232, 149_569_536, 2.652171e-3, 12),
+    "large": (395_881_664, 395_771_904, 2.350898e-3, 16),
+    "17m": (16_913_600, 16_859_136, 4.701797e-3, 4),
+    "32m": (32_081_344, 32_022_528, 3.933806e-3, 6),
+    "68m": (68_457_664, 68_386_816, 2.853882e-3, 8),
 }
 _SHORT, _LONG, _EVERYWHERE = (1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1.6e5)
-_MODERNBERT = Selected(share=0.3, mask=0.8, random=0.1, specials=True, random_ids=(0, 50_285))
+_MODERNBERT = Selected(
+    share=0.3,
+    mask=0.8,
+    random=0.1,
+    specials=True,
+    unknown=True,  # src/sequence_packer.py, mlm_masking: only padding is left out
+    masks=True,
+    short=(7.2, 8.4),  # .3 of all
+    random_ids=(0, 50_285),
+)
+
+
+def _collated(rate: float, short: tuple[float, float]) -> Selected:
+    """The collator of transformers: no special tokens, any entry as a replacement."""
+    return Selected(
+        share=rate,
+        mask=0.8,
+        random=0.1,
+        specials=False,
+        unknown=False,
+        masks=False,
+        short=short,
+        random_ids=(0, 50_368),
+    )
+
+
+# yamls: "We always evaluate at 15% masking", with transformers' collator: .15 of 17, of 21
+_HELD_OUT = _collated(0.15, (2.55, 3.15))
+# src/sequence_packer.py: documents share a row and do not see each other. There none is cut that
+# would fit in a row; that rows end anywhere here is one of the recipe's stated deviations.
+_ROWS = Packed(several=True, crossed=False, cut="anywhere")
 
 
 def _shape(size: str) -> Shape:
-    number, decayed, residual = _SHAPES[size]
+    number, decayed, residual, heads = _SHAPES[size]
     return Shape(
         counts=(Count("masked lm", number),),
         decayed=decayed,
+        heads=heads,
+        positions=RotaryPositions(1024, 1e4, 1e4),
+        attention=LocalAttention(window=128, global_every=3),  # 64 tokens on each side
         norm="pre",
         eps=1e-5,
         embedding_norm=True,
@@ -38,7 +73,7 @@ def _shape(size: str) -> Shape:
         activation=2.680390,  # erf
         matrix_std=0.017593,
         residual_std=residual,
-        dropout=(0.0, 0.0, 0.1),
+        dropout=(0.0, 0.0, 0.1, 0.0, 0.0),
     )
 
 
@@ -108,6 +143,8 @@ EXPECTED: dict[str, Expectation] = {
             ),
         ),
         tokens=2_019e9,
+        rows=_ROWS,
+        held_out=_HELD_OUT,
     ),
     "modernbert-large": Expectation(
         shape=_shape("large"),
@@ -155,15 +192,16 @@ EXPECTED: dict[str, Expectation] = {
             ),
         ),
         tokens=2_000e9,
+        rows=_ROWS,
+        held_out=_HELD_OUT,
     ),
 }
 
 
 # --------------------------------------------------------------------------------------- Ettin
 
-# transformers' collator: no special tokens, any entry as a replacement
-_SPECIALS_KEPT = Selected(share=0.3, mask=0.8, random=0.1, specials=False, random_ids=(0, 50_368))
-_LAST = Selected(share=0.15, mask=0.8, random=0.1, specials=False, random_ids=(0, 50_368))
+_SPECIALS_KEPT = _collated(0.3, (5.1, 6.3))  # .3 of 17, of 21
+_LAST = _collated(0.15, (2.55, 3.15))
 
 
 class _Size(NamedTuple):
@@ -228,6 +266,10 @@ def _ettin(size: _Size) -> Expectation:
             ),
         ),
         tokens=2_000e9,
+        # yamls: sequence_packing false, so a document a row. There one that is longer comes already
+        # cut; that it goes on in rows of its own here is a stated deviation.
+        rows=Packed(several=False, crossed=False, cut="anywhere"),
+        held_out=_HELD_OUT,  # yamls: the evaluation's mlm_probability .15
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bert_jax.models.config import LearnedPositions
 from bert_jax.recipes.checks.expectation import (
     Arithmetic,
     Count,
     Expectation,
+    Packed,
     Phase,
     Rate,
     Selected,
@@ -17,8 +19,13 @@ _MASKING = Selected(
     mask=0.8,
     random=0.1,
     specials=True,
+    unknown=True,  # mask_tokens_dataset.py leaves nothing out
+    masks=None,
+    short=(3.6, 4.2),  # .15 of all
     random_ids=(4, 50_265),
 )
+# FULL-SENTENCES: attention crosses documents; base.yaml: sample_break_mode complete
+_ROWS = Packed(several=True, crossed=True, cut="between sentences")
 
 
 def _shape(size: str) -> Shape:
@@ -26,6 +33,8 @@ def _shape(size: str) -> Shape:
     return Shape(
         counts=(Count("masked lm", number),),
         decayed=number,  # fairseq excludes nothing
+        heads={"base": 12, "large": 16}[size],
+        positions=LearnedPositions(512, offset=2),  # make_positions
         norm="post",
         eps=1e-5,
         embedding_norm=True,
@@ -33,7 +42,8 @@ def _shape(size: str) -> Shape:
         activation=2.680390,  # erf
         matrix_std=0.02,  # not cut
         residual_std=0.02,
-        dropout=(0.1, 0.1, 0.1),
+        dropout=(0.1, 0.1, 0.1, 0.0, 0.1),
+        zero_padding=True,  # torch.nn.Embedding with padding_idx
     )
 
 
@@ -70,6 +80,7 @@ EXPECTED = {
             ),
         ),
         tokens=2_097_152_000_000,
+        rows=_ROWS,
     ),
     "roberta-large": Expectation(
         shape=_shape("large"),
@@ -90,6 +101,7 @@ EXPECTED = {
             ),
         ),
         tokens=2_097_152_000_000,
+        rows=_ROWS,
     ),
     "roberta-base-fairseq": Expectation(
         shape=_shape("base"),
@@ -110,12 +122,15 @@ EXPECTED = {
             ),
         ),
         tokens=131_072_000_000,
+        rows=_ROWS,
     ),
     "wettig-40": Expectation(
         shape=Shape(
             # RoBERTa-large without types, with a last norm
             counts=(Count("masked lm", 355_413_081),),
             decayed=355_413_081,
+            heads=16,
+            positions=LearnedPositions(512, offset=2),
             norm="pre",
             eps=1e-5,
             embedding_norm=True,
@@ -123,7 +138,8 @@ EXPECTED = {
             activation=2.680390,
             matrix_std=0.02,
             residual_std=0.02,
-            dropout=(0.1, 0.1, 0.1),
+            dropout=(0.1, 0.1, 0.1, 0.0, 0.1),
+            zero_padding=True,  # torch.nn.Embedding with padding_idx
         ),
         phases=(
             Phase(
@@ -137,10 +153,31 @@ EXPECTED = {
                     Rate(12_190, 1e-3),
                     Rate(22_999, 9.250693802e-8),
                 ),
-                masking=Selected(share=0.4, mask=1.0, random=0.0, specials=True, random_ids=None),
+                masking=Selected(
+                    share=0.4,
+                    mask=1.0,
+                    random=0.0,
+                    specials=True,
+                    unknown=True,
+                    masks=None,
+                    short=(9.6, 11.2),  # .4 of all
+                    random_ids=None,
+                ),
                 optimizer=_adam(2e-3),
             ),
         ),
         tokens=12_058_624_000,
+        # script: sample-break-mode none
+        rows=Packed(several=True, crossed=True, cut="anywhere"),
+        held_out=Selected(  # no source: 15 % as elsewhere, selected as in training
+            share=0.15,
+            mask=1.0,
+            random=0.0,
+            specials=True,
+            unknown=True,
+            masks=None,
+            short=(3.6, 4.2),
+            random_ids=None,
+        ),
     ),
 }
