@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Sequence
 
 from bert_jax.config import diff, format_flat
-from bert_jax.experiment import Experiment
 from bert_jax.recipes import Recipe, list_presets, list_recipes, published, recipe
 from bert_jax.recipes.checks.expected import EXPECTED
 from bert_jax.train.command import find_phases
@@ -148,21 +147,21 @@ def differences(a: str, b: str) -> str:
         a: A recipe's name or the path of a Python file; ``:2`` behind it names its second phase.
         b: Likewise.
     """
-    left, right = find(a), find(b)
+    left, right = find_phases(a), find_phases(b)
     changed = [
         entry
-        for entry in diff(left, right)
+        for entry in diff(left[0], right[0])
         if not any(entry[0] == name or entry[0].startswith(f"{name}.") for name in _UNEQUAL)
     ]
+    a, b = (_first_of(name, len(phases)) for name, phases in ((a, left), (b, right)))
     if not changed:
         left_out = "names, paths, evaluation, checkpoints and logs left out"
         return f"{a} and {b} do not differ ({left_out})."
     return "\n".join([f"{'':{_width(changed)}}  {a} -> {b}", _changes(changed)])
 
 
-def find(name: str) -> Experiment:
-    """What a name stands for; of several phases the first."""
-    return find_phases(name)[0]
+def _first_of(name: str, phases: int) -> str:
+    return name if phases == 1 else f"{name} (phase 1 of {phases})"
 
 
 def _width(changed: Sequence[tuple[str, object, object]]) -> int:

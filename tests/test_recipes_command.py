@@ -63,6 +63,7 @@ def test_differences_field_by_field():
         ["objective.discriminator_weight", "10.0", "->", "50.0"]
     ]
     kinds = differences("bert-base", "roberta-base")
+    assert kinds.splitlines()[0].strip() == "bert-base (phase 1 of 2) -> roberta-base"
     assert "optimizer" in kinds and "bert-adam -> fairseq-adam" in kinds
     assert "optimizer.clip " in kinds and "(no such field)" in kinds
     assert "do not differ" in differences("electra-small", "electra-small-owt")

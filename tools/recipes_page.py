@@ -33,10 +33,13 @@ Where a paper and its code disagree the code counts, since it made the released 
 carry the other's numbers under a name of their own (`-fairseq`, `-paper`).
 
 `bert-jax recipes check` compares, for every recipe: steps, batches, tokens; learning rates at
-named moments; parameters, and how many of them are decayed; standard deviations of initial values;
-where norms stand, by what runs through a small model; the activation; what masking does to rows of
-text (share, [MASK], random and unchanged tokens, special tokens, range of replacements); and the
-optimizer's updates against the source's arithmetic in float64. The expected numbers are literals
+named moments; parameters, and how many of them are decayed, of generators too; standard deviations
+and bounds of initial values, as drawn; where norms stand and their epsilon, by what runs through a
+small model; the activation; what becomes of documents (rows, pairs and their labels, what is cut,
+what attends to what); what masking does to full, short and held-out rows (share, [MASK], random and
+unchanged tokens, special and unknown ones, whole words, range of replacements); the losses, their
+factors, the generator or the teacher; and the optimizer's updates against the source's arithmetic
+in float64. The expected numbers are literals
 in `bert_jax/recipes/checks/expected/`. What is not checked is what needs the original's data or a
 finished run: no run of this project has been made at these sizes.
 """
